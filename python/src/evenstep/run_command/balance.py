@@ -1,7 +1,7 @@
 """The job that balances a script: its DataLoader is read through evenstep's loader, and its model is wrapped."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep.job.job
 from evenstep._native import apportion
-from evenstep.errors import UnsupportedError
+from evenstep.errors import EvenstepError, SettingError, UnsupportedError
 from evenstep.exchange.given_plans import even_plan
 from evenstep.run.loader import WEIGHTLESS_SAMPLES, Loader
 from evenstep.run_command import reductions, stock
@@ -52,23 +52,34 @@ class Balance:
         plan = list(apportion(whole, options.plan, 1)) if options.plan else None
         cap = options.max_batch[dist.get_rank()] if options.max_batch else None
         self.job = evenstep.job.job.init(plan=plan, max_local_batch=cap)
-        # A sum over ranks that is divided by the items of all needs no weights.
-        self.job.wrap(model, loss="scaled" if any(reductions.ITEMS in term for term in terms) else "mean")
+        # A sum over ranks that is divided by the items of all needs no weights, but its items count on each rank.
+        is_sum = any(reductions.ITEMS in term for term in terms)
+        if is_sum and plan and 0 in plan:
+            raise SettingError(f"--plan gives rank {plan.index(0)} none of {whole} samples: give it more")
+        loss: Literal["scaled", "mean"] = "scaled" if is_sum else "mean"
+        gradients = self.job._gradients  # noqa: SLF001  # Both classes are evenstep's own.
+        gradients.needs |= gradients._needs_of(None, model, loss)  # noqa: SLF001
         #: The source of an epoch that begins, and the order of the newest one.
         self._source: Any = None
         self._order = source.running()
-        self._loader = self.job.loader(
-            loader.dataset,
-            global_batch=whole,
-            order=lambda _: self._ordered(),
-            drop_last=source.drop_last,
-            **stock.settings(loader),
-        )
         self._of = loader
-        run = self.run = self.job._life.run  # noqa: SLF001  # Both classes are evenstep's own.
-        if position:
-            run.binding.starts_at(Progress(0, 0, position, position * whole))
-        run.start()
+        try:
+            self._loader = self.job.loader(
+                loader.dataset,
+                global_batch=whole,
+                order=lambda _: self._ordered(),
+                drop_last=source.drop_last,
+                **stock.settings(loader),
+            )
+            run = self.run = self.job._life.run  # noqa: SLF001  # Both classes are evenstep's own.
+            if position:
+                run.binding.starts_at(Progress(0, 0, position, position * whole))
+            run.start()
+            # Last, because the script goes on without the job if it cannot begin, and hooks of its model would remain.
+            self.job.wrap(model, loss=loss)
+        except EvenstepError:
+            self.job.close()
+            raise
         self._left = _CHECKED
         self._terms = terms
 

@@ -5,7 +5,7 @@ batch. PyTorch keeps the reduction, the shapes and the labels of a loss in its g
 """
 
 from collections.abc import Sequence
-from math import isclose, prod
+from math import isclose, log2, prod
 from typing import Any
 
 import torch
@@ -24,6 +24,9 @@ _SAME = ("ToCopy", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Ali
 
 #: Maximum number of operations above the reductions of a loss.
 _NODES_MAX = 256
+
+#: The minimum scale of a GradScaler, a power of two, that is known as such.
+_SCALE_MIN = 256.0
 
 #: Minimum number of labels that cannot be equal, or 0, 1, 2, .. by chance in successive batches.
 _CONTRASTIVE_MIN = 4
@@ -107,7 +110,9 @@ def _scaled(
         raise UnknownLossError(
             f"the loss is multiplied or divided by {constant:g}, which may be a number of samples of the batch"
         )
-    return (*edge, (*factors, name, constant))
+    # The scale of a GradScaler changes.
+    is_scale = not factors and name == "Mul" and constant >= _SCALE_MIN and log2(constant).is_integer()
+    return (*edge, ("scale",) if is_scale else (*factors, name, constant))
 
 
 def _is_smoothing(node: Any, name: str, factors: Term) -> bool:

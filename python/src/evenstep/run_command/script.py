@@ -96,6 +96,9 @@ class Script:
     def made(self, model: Any) -> None:
         """Follows a model."""
         self._models.append(model)
+        if self._balance:
+            # It may only evaluate.
+            return
         if len(self._models) > 1:
             self._refuse("the script has several DistributedDataParallel models")
         elif model.process_group.size() != self.ranks:
@@ -241,6 +244,8 @@ class Script:
             return
         if self._watch:
             self._watch.forward_begins()
+        if self._balance and model is not self._models[0]:
+            self._refuse("the script trains several DistributedDataParallel models")
         if self._balance and not self._is_ours:
             self._refuse("the model trains on batches that were not read from the balanced DataLoader")
         if self._is_decided:
@@ -258,6 +263,9 @@ class Script:
 
     def _backward(self, tensors: Any) -> None:
         """Observes the begin of a backward pass."""
+        # Checkpoints compute a backward pass within another one.
+        if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  # PyTorch has no public way to ask.
+            return
         if self._balance:
             if not self._balance.check(tensors):
                 patches.end_backward()

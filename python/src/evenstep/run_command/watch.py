@@ -130,5 +130,6 @@ def _estimate(times: list[list[float]], batch: int | None) -> list[str]:
         told.append(f"slower than the fastest rank: {named}{' and others' if len(slow) > _NAMES_MAX else ''}")
     if way and (gain := way["gain"]):
         interval = f"90 % interval {gain['lower']:.2f} to {gain['upper']:.2f}"
-        told.append(f"balancing would make this {gain['ratio']:.2f} times as fast ({interval})")
+        faster = f"{gain['ratio']:.2f} times as fast" if gain["lower"] > 1 else "not faster"
+        told.append(f"balancing would make this {faster} ({interval})")
     return told
