@@ -343,6 +343,20 @@ def changes_batches_ahead(made: Made) -> Any:
     return train(made, batches=Ahead())
 
 
+def batch_norm(made: Made) -> Any:
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(DIM, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)
+    return train(made, module=torch.nn.Sequential(*layers).double())
+
+
+def gathers_by_sample(made: Made) -> Any:
+    def loss(y: Any, target: Any, _: Any) -> Any:
+        dist.all_gather([torch.empty_like(target) for _ in range(dist.get_world_size())], y.detach())
+        return mse_loss(y, target)
+
+    return train(made, loss)
+
+
 def own_hook(made: Made) -> Any:
     def hooked(model: Any) -> Any:
         def mean(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]  # missing in stubs.
@@ -415,6 +429,8 @@ WATCHED = {
     two_passes: "a step has",
     skips_batches: "of which batch",
     changes_batches_ahead: "of which batch",
+    batch_norm: "batch norm",
+    gathers_by_sample: "gathers a value for each sample",
     own_hook: "communication hook",
     reads_all_first: "begins to read again",
     one_rank_looks: "ranks differ",

@@ -75,7 +75,7 @@ class Balance:
             if position:
                 run.binding.starts_at(Progress(0, 0, position, position * whole))
             run.start()
-            # Last, because the script goes on without the job if it cannot begin, and hooks of its model would remain.
+            # Last, because the script continues without a job that cannot begin, but with the hooks of its model.
             self.job.wrap(model, loss=loss)
         except EvenstepError:
             self.job.close()

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch.distributed.distributed_c10d import _get_default_store
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from evenstep.errors import EvenstepError, UnsupportedError
@@ -174,6 +175,8 @@ class Script:
             return self._odd
         if getattr(self._models[0], "_comm_hooks", ()):
             return "the model has a communication hook"
+        if any(isinstance(at, _BatchNorm) and at.training for at in self._models[0].modules()):
+            return "batch norm normalises over the batch of each rank, so its result depends on the shares"
         try:
             reader.source.running()
         except UnsupportedError as error:
