@@ -34,6 +34,8 @@ FLOORS = (
     "doctor",
     "verify.recording",
     "verify",
+    "run_command",
+    "run_command.site",
     "",
 )
 """From low to high: every folder, and modules of the open folder that rooms import. The rest of it is at the top."""

@@ -22,7 +22,7 @@ PROGRAMS = {
     "evenstep-agent": "The agent of a node: samples the machine and sends the samples to the predictor. `evenstep agent` runs it.",
     "evenstep-trainer": "The launcher and training program of the Rust trainer.",
 }
-OWN = ("demo", "doctor", "verify", "health-server", "completion")
+OWN = ("demo", "doctor", "run", "verify", "health-server", "completion")
 """Commands of the Python package itself."""
 SHARED_MIN = 3
 """Minimum number of options of the same commands that have one table. Fewer options are repeated at each command."""

@@ -14,6 +14,7 @@ from evenstep.start.local import find_program, own_version
 _OWN = {
     "demo": ("train on unequal workers of this machine and show the gain", "evenstep.demo"),
     "doctor": ("check everything that training needs", "evenstep.doctor"),
+    "run": ("balance a training script without changing it", "evenstep.run_command"),
     "verify": ("check that a script trains with uneven batches as in one process", "evenstep.verify"),
     "health-server": ("serve the node health check of NVIDIA's resiliency extension", "evenstep.health_server"),
     "completion": ("print a script for completion in a shell", "evenstep.completion"),
