@@ -1,4 +1,4 @@
-"""Burst-parallel models that are traced again, and what is left of a deleted one."""
+"""Burst-parallel models that are traced again or deleted."""
 
 import copy
 import gc
