@@ -22,9 +22,20 @@ from ranks import run_ranks
 GLOBAL_BATCH = 12
 
 
-def net_of() -> nn.Sequential:
+def net_of(*middle: nn.Module, kind: type[nn.Sequential] = nn.Sequential) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)).double()
+    return kind(nn.Linear(6, 8), *(middle or [nn.Tanh()]), nn.Linear(8, 5)).double()
+
+
+class Reordered(nn.Sequential):
+    """Calls its second module first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self[2](self[0](self[1](x)))
+        return made
+
+    def _get_name(self) -> str:
+        return "Sequential"
 
 
 def planned(path: Path | None = None, net: nn.Module | None = None, **changed: Any) -> Any:
@@ -71,6 +82,14 @@ def resumed(_rank: int, folder: Path) -> dict[str, Any]:
     dist.barrier()
     planned(path, amplification=1.5)
     result["planned again"] = len(numbers) > len(result["sizes"]) and path.read_text() != first
+    last = nn.Softplus(2.0)
+    for net in (net_of(nn.Softplus()), net_of(last), net_of(last, kind=Reordered)):
+        before = len(numbers)
+        dist.barrier()
+        planned(path, net, amplification=1.5)
+        result["planned again"] &= len(numbers) > before
+    # Batch norm needs two samples.
+    result["norm"] = planned(net=net_of(nn.BatchNorm1d(8)), global_batch=2)._blocks[0].shares
     return result
 
 
@@ -81,11 +100,12 @@ def test_a_plan_is_made_once_and_used_again(predictor_binary: Path, tmp_path: Pa
         assert result["far"] <= 1e-12
         assert result["reused"]
         assert result["planned again"]
+        assert result["norm"] == (2, 0, 0)
     # Only the ranks that a layer would have measure.
     assert [each["sizes"] for each in (first, second, third)] == [[[12], [6], [4]], [[], [6], [4]], [[], [], [4]]]
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert (plan["gpus"], plan["global_batch"], plan["amplification"]) == (3, GLOBAL_BATCH, 1.5)
-    assert [layer["name"] for layer in plan["layers"]] == ["0 Linear", "1 Tanh", "2 Linear"]
+    assert [layer["name"] for layer in plan["layers"]] == ["1 Softplus", "0 Linear", "2 Linear"]
 
 
 class Branching(nn.Module):
@@ -103,7 +123,7 @@ def refused(rank: int, folder: Path) -> list[str]:
     said = []
 
     def expect(act: Callable[[], Any]) -> None:
-        with pytest.raises(evenstep.EvenstepError) as caught:
+        with pytest.raises((evenstep.EvenstepError, AttributeError)) as caught:
             act()
         said.append(f"{type(caught.value).__name__}: {caught.value}")
 
@@ -113,6 +133,11 @@ def refused(rank: int, folder: Path) -> list[str]:
     expect(lambda: planned(global_batch=0 if rank else GLOBAL_BATCH))
     expect(lambda: planned(global_batch=GLOBAL_BATCH + rank))
     expect(lambda: planned(amplification=0.5))
+    expect(lambda: planned(amplification=float("nan")))
+    expect(lambda: planned(amplification="2"))
+    expect(lambda: planned(global_batch=True))
+    expect(lambda: planned(folder / "absent" / "plan.json"))
+    expect(lambda: evenstep.burst(net_of() if rank else None, "auto", sample_input=torch.ones(1, 6), global_batch=2))  # type: ignore[arg-type]
     expect(lambda: planned(net=Branching().double()))
     expect(lambda: planned(wrong))
     expect(lambda: evenstep.burst(net_of(), {}, path=wrong))
@@ -129,6 +154,11 @@ def test_what_cannot_be_planned_is_refused_on_all_ranks(predictor_binary: Path, 
             "SettingError: plan='auto': global_batch=0 must be a whole number of at least 1",
             "DivergedError: .* different global_batch: it must be the same, not 12 and 13",
             "SettingError: plan='auto': .*--amplification.*must be 1 or more",
+            "SettingError: plan='auto': amplification=nan must be a finite number",
+            "SettingError: plan='auto': amplification='2' must be a finite number",
+            "SettingError: plan='auto': global_batch=True must be a whole number",
+            "SettingError: path .*absent/plan.json: its folder must exist and be writable",
+            "(AttributeError|UnsupportedError: rank 0: AttributeError)",
             "UnsupportedError: Branching is not a chain of layers",
             "SettingError: path .*wrong.json: must be a plan of evenstep.burst, or absent",
             "SettingError: path is only for plan='auto'",

@@ -1,6 +1,8 @@
 """Plans a model where it will run: measures layers and network on the ranks, and plans on rank 0."""
 
 import json
+import math
+import os
 import statistics
 import subprocess
 import time
@@ -17,12 +19,14 @@ import torch.distributed as dist
 from torch import nn
 
 from evenstep.burst_parallel.block import Shape, gathered
-from evenstep.burst_parallel.plan import read_plan
+from evenstep.burst_parallel.cut import cut, opened_modules
+from evenstep.burst_parallel.plan import is_count, read_plan
 from evenstep.burst_parallel.replicas import check_equal
 from evenstep.burst_parallel.routes import Exchange
-from evenstep.errors import SettingError
+from evenstep.errors import EvenstepError, SettingError
 from evenstep.profiling.profile_measure import VALUE_BYTES
 from evenstep.profiling.profiles import Profile, profile
+from evenstep.start.group import time_limit
 from evenstep.start.local import find_program
 
 #: Maximum size of a message with which the network is measured.
@@ -46,7 +50,7 @@ def auto_plan(
     sample_input: torch.Tensor | None,
     settings: Mapping[str, Any],
     path: str | PathLike[str] | None,
-    memory_bytes: int,
+    memory: Callable[[], int],
 ) -> Mapping[str, Any]:
     """Returns the plan in a file if it is for this model and run. Otherwise makes it on all ranks and writes the file.
 
@@ -55,7 +59,7 @@ def auto_plan(
         sample_input: samples.
         settings: the global batch and the limit of amplification.
         path: the file.
-        memory_bytes: memory of a rank.
+        memory: returns the memory of a rank, in bytes.
 
     Raises:
         SettingError: an argument breaks a rule, or the rules allow no plan.
@@ -64,17 +68,22 @@ def auto_plan(
     """
     many = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
-    all_ranks = _together(lambda: _facts(model, sample_input, {"gpus": world_size, **settings}), world_size)
-    check_equal(all_ranks)
-    facts, samples = all_ranks[0], cast("torch.Tensor", sample_input)
-    key = zlib.crc32(repr(facts).encode())
+    all_ranks = _together(
+        lambda: (_facts(model, sample_input, {"gpus": world_size, **settings}), repr(model), memory()), world_size
+    )
+    check_equal([facts for facts, *_ in all_ranks])
+    (facts, _, memory_bytes), samples = all_ranks[0], cast("torch.Tensor", sample_input)
+    # A plan is also for the modules and the memory of rank 0, in which ranks may differ.
+    key = zlib.crc32(repr(all_ranks[0]).encode())
     stored: Mapping[str, Any] | None = _together(
-        lambda: None if rank or path is None else _stored(path, key), world_size
+        lambda: None if rank or path is None else _stored(path, key, model, world_size), world_size
     )[0]
     if stored is not None:
         return stored
     profiles: list[Profile] = []
-    batches = _batches(facts["global_batch"], world_size)
+    batches: dict[int, int] = _together(
+        lambda: _batches(model, samples, facts["global_batch"], world_size), world_size
+    )[0]
     for count, batch in batches.items():
         # Only as many ranks as in a plan measure: they may share processors.
         sizes = [batch] if rank < count else []
@@ -128,21 +137,36 @@ def _facts(model: nn.Module, sample_input: Any, settings: Mapping[str, Any]) -> 
     """Returns what a plan is made for."""
     if not isinstance(sample_input, torch.Tensor) or not sample_input.dim():
         raise SettingError("plan='auto': sample_input must be a tensor with samples along its first axis")
-    if not isinstance(settings["global_batch"], int) or settings["global_batch"] < 1:
-        raise SettingError(
-            f"plan='auto': global_batch={settings['global_batch']!r} must be a whole number of at least 1"
-        )
+    global_batch, limit = settings["global_batch"], settings["amplification"]
+    if not is_count(global_batch) or not global_batch:
+        raise SettingError(f"plan='auto': global_batch={global_batch!r} must be a whole number of at least 1")
+    if limit is not None and not (isinstance(limit, int | float) and math.isfinite(limit)):
+        raise SettingError(f"plan='auto': amplification={limit!r} must be a finite number of at least 1")
     values = {name: (tuple(value.shape), str(value.dtype)) for name, value in model.state_dict().items()}
     return {"plan": "auto", **settings, "shape and type of samples": Shape.of(sample_input), "model": values}
 
 
-def _batches(global_batch: int, world_size: int) -> dict[int, int]:
+def _batches(model: nn.Module, samples: torch.Tensor, global_batch: int, world_size: int) -> dict[int, int]:
     """Returns the numbers of ranks that a layer may have, the powers of two and all ranks, with their local batch."""
     counts = sorted({1 << bit for bit in range(world_size.bit_length())} | {world_size})
+    if any(count <= global_batch < 2 * count for count in counts[1:]):
+        try:
+            profile(model, samples, [1], warm_up=0, repeats=1)
+        except ValueError:
+            # Batch norm needs more than one value per channel.
+            counts = [count for count in counts if count == 1 or 2 * count <= global_batch]
     return {count: -(-global_batch // count) for count in counts if count <= global_batch}
 
 
-def _stored(path: str | PathLike[str], key: int) -> Mapping[str, Any] | None:
+def _stored(path: str | PathLike[str], key: int, model: nn.Module, world_size: int) -> Mapping[str, Any] | None:
+    """Returns the plan in a file; None if another one must be made, which can be written there."""
+    plan = _read(path, key, model, world_size)
+    if plan is None and not os.access(Path(path).parent, os.W_OK):
+        raise SettingError(f"path {fspath(path)}: its folder must exist and be writable: create it")
+    return plan
+
+
+def _read(path: str | PathLike[str], key: int, model: nn.Module, world_size: int) -> Mapping[str, Any] | None:
     """Returns the plan in a file; None if it is for another model or run, or if there is no file."""
     name = fspath(path)
     try:
@@ -153,7 +177,15 @@ def _stored(path: str | PathLike[str], key: int) -> Mapping[str, Any] | None:
         raise SettingError(f"path {name}: {error}: must be a plan of evenstep.burst, or absent") from None
     if not isinstance(plan, dict) or "layers" not in plan:
         raise SettingError(f"path {name}: must be a plan of evenstep.burst, or absent")
-    return plan if plan.get("made_for") == key else None
+    if plan.get("made_for") != key:
+        return None
+    try:
+        read = read_plan(plan, world_size)
+        cut(model, read, opened_modules(model, read))
+    except EvenstepError:
+        # The forward pass is another one.
+        return None
+    return plan
 
 
 def _write(path: str | PathLike[str], plan: Mapping[str, Any]) -> None:
@@ -217,7 +249,7 @@ def _network(
         moves.append((part * (world_size - 1), 1.0, seconds(partial(exchange, there, to_first, from_others))))
         moves.append((part * (world_size - 1), 1.0, seconds(partial(exchange, back, from_others, to_first))))
     small = torch.zeros(world_size * _COMPARED_VALUES, dtype=torch.float64)
-    group: Any = dist.new_group(backend="gloo")
+    group: Any = dist.new_group(None, time_limit(), "gloo")
     compared = seconds(partial(dist.all_to_all_single, torch.empty_like(small), small, group=group))
     dist.destroy_process_group(group)
     return sums, moves, [(0.0, 1.0, compared)]

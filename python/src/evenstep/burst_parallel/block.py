@@ -11,6 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from evenstep.errors import EvenstepError, UnsupportedError
+from evenstep.start.group import time_limit
 
 if TYPE_CHECKING:
     from evenstep.burst_parallel.cut import Piece
@@ -51,9 +52,6 @@ class Shape:
 class Block:
     """A block on this rank."""
 
-    #: Ends the comparison of ranks, before they exchange anything else.
-    settle: Callable[[], None]
-
     def __init__(self, piece: "Piece", rank: int, groups: dict[tuple[int, ...], Any]) -> None:
         """Creates the group of the block's ranks, if no other block has it. All ranks create all groups."""
         self.first, self.last, self.shares = piece.first, piece.last, piece.shares
@@ -63,7 +61,7 @@ class Block:
         self.held, self.alone = rank in self.members, len(self.members) == 1
         if self.members not in groups:
             whole = len(self.members) == len(piece.shares)
-            groups[self.members] = None if whole else dist.new_group(list(self.members))
+            groups[self.members] = None if whole else dist.new_group(list(self.members), time_limit())
         self.group = groups[self.members]
         self.parameters = [*piece.module.parameters()]
         #: The way of its samples from the block before it; None for the first one.
@@ -74,17 +72,17 @@ class Block:
         """The parameters that are not frozen."""
         return [parameter for parameter in self.parameters if parameter.requires_grad]
 
-    def views(self) -> Callable[[], tuple[torch.Tensor, ...]]:
+    def views(self, settle: Callable[[], None]) -> Callable[[], tuple[torch.Tensor, ...]]:
         """Returns the trained parameters, as views whose gradients are summed if several ranks have them.
 
         A pass calls this before its first block, and the result at the block: autograd runs later functions first. So
         the sum of a block begins before the move of gradients to the block before it, on all ranks in the same order,
-        and ends after the backward passes of all blocks.
+        and ends after the backward passes of all blocks. ``settle`` ends the comparison of ranks before that.
         """
         trained = self.trained if torch.is_grad_enabled() else ()
         if not trained or not self.held or self.alone:
             return lambda: tuple(trained)
-        sums = _Sums(self, trained)
+        sums = _Sums(self, trained, settle)
         views = _End.apply(sums, *trained)
         return lambda: _Begin.apply(sums, *views)
 
@@ -110,7 +108,7 @@ class Block:
         output: torch.Tensor = _Reach.apply(made, given, *views)
         return output
 
-    def share_buffers(self, program: nn.Module) -> None:
+    def share_buffers(self, program: nn.Module, settle: Callable[[], None]) -> None:
         """Gives all ranks the buffers of the first one with samples, as DDP does with those of rank 0."""
         source = next(member for member, share in enumerate(self.shares) if share)
         # Forward passes may assign other tensors. Backward passes need no old statistics, so this is no change for
@@ -118,7 +116,7 @@ class Block:
         buffers = [buffer.data for buffer in program.buffers() if self.held and not self.alone]
         if not buffers:
             return
-        self.settle()
+        settle()
         all_bytes = torch.cat([buffer.contiguous().reshape(-1).view(torch.uint8) for buffer in buffers])
         dist.broadcast(all_bytes, src=source, group=self.group)
         for buffer, own in zip(buffers, all_bytes.split([buffer.nbytes for buffer in buffers]), strict=True):
@@ -146,13 +144,13 @@ def put(program: nn.Module, by: Mapping[Any, Any]) -> None:
 class _Sums:
     """The sums of a block's gradients over its ranks in one pass."""
 
-    def __init__(self, block: Block, parameters: Sequence[nn.Parameter]) -> None:
-        self._block, self._parameters = block, parameters
+    def __init__(self, block: Block, parameters: Sequence[nn.Parameter], settle: Callable[[], None]) -> None:
+        self._block, self._parameters, self._settle = block, parameters, settle
         self._open: list[tuple[Any, list[int], list[torch.Tensor], list[bool]]] = []
 
     def begin(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Begins to sum gradients, one tensor for each type."""
-        self._block.settle()
+        self._settle()
         for dtype in sorted({parameter.dtype for parameter in self._parameters}, key=str):
             at = [number for number, parameter in enumerate(self._parameters) if parameter.dtype == dtype]
             some = [gradients[number] is not None for number in at]

@@ -2,8 +2,10 @@
 
 import operator
 import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from typing import Any, Literal, NoReturn
 
@@ -17,7 +19,7 @@ from evenstep.burst_parallel.block import Block, Shape, gathered, put
 from evenstep.burst_parallel.cut import Piece, cut, opened_modules
 from evenstep.burst_parallel.plan import Plan, read_plan
 from evenstep.burst_parallel.replicas import Call, Replicas, check_equal
-from evenstep.burst_parallel.routes import Exchange, Move, Route, first_layout, moved
+from evenstep.burst_parallel.routes import Exchange, Layout, Move, Route, first_layout, moved
 from evenstep.errors import SettingError, UnsupportedError
 
 #: Maximum number of modes, such as autocast and frozen parameters, whose shapes and modules are kept.
@@ -67,7 +69,7 @@ def burst(
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if many else (0, 1)
     settings = {"global_batch": global_batch, "amplification": amplification}
     if isinstance(plan, str) and plan == "auto":
-        plan = auto_plan(model, sample_input, settings, path, _memory_of(_device_of(model)))
+        plan = auto_plan(model, sample_input, settings, path, lambda: _memory_of(_device_of(model)))
         sample_input = path = None
         settings = {}
     try:
@@ -120,6 +122,13 @@ def _check_memory(net: nn.Module, plan: Plan, rank: int) -> None:
             f"plan: memory_bytes {plan.memory_bytes} of rank {rank}, which runs all layers, must be at most the memory "
             f"of its device, {present}: plan with --memory-bytes={present}"
         )
+
+
+def _close(group: Any) -> None:
+    """Closes a Gloo group, if the script has not closed all groups."""
+    with suppress(ValueError, AssertionError):
+        if dist.get_backend(group) == "gloo":
+            dist.destroy_process_group(group)
 
 
 class _Weighted(torch.autograd.Function):
@@ -181,14 +190,13 @@ class Burst(nn.Module):
         self.__dict__ |= {name: net.__dict__[name] for name in ("_modules", "_parameters", "_buffers")}
         self.training = training
         self._plan, self._opened, self._rank, self._world_size = plan, opened, rank, world_size
-        groups: dict[tuple[int, ...], Any] = {}
-        self._blocks = [Block(piece, rank, groups) for piece in pieces]
-        self._programs: dict[Any, list[fx.GraphModule]] = {self._modes(): [piece.module for piece in pieces]}
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self._first = first_layout(pieces[0].shares)
+        self._blocks, layout = self._routed(pieces)
+        self._programs: dict[Any, tuple[list[Block], list[fx.GraphModule]]] = {
+            self._modes(): (self._blocks, [piece.module for piece in pieces])
+        }
         self._shapes: dict[Any, list[Shape]] = {}
-        self._first = layout = first_layout(pieces[0].shares)
-        for block in self._blocks[1:]:
-            before, layout = layout, moved(layout, block.shares)
-            block.route = Route.between(before, layout, rank)
         self._targets_route = None if layout == self._first else Route.between(self._first, layout, rank)
         self._targets_called = False
         self._weight = (len(layout[rank]) if loss == "mean" else 1) / plan.global_batch
@@ -212,8 +220,9 @@ class Burst(nn.Module):
         self._own = [*net.parameters()]
         self._replicas = Replicas(self._blocks, [*trained, *self._own], world_size, device)
         self._exchange = Exchange(rank, self._replicas.settle, self._replicas.group)
-        for block in self._blocks:
-            block.settle = self._replicas.settle
+        for group in (*self._groups.values(), self._replicas.group):
+            if isinstance(group, dist.ProcessGroup):
+                weakref.finalize(self, _close, group).atexit = False
 
     @property
     def training(self) -> bool:
@@ -263,14 +272,15 @@ class Burst(nn.Module):
                 "the samples depend on parameters outside of the model, whose gradients evenstep.burst does not sum: "
                 "burst one module that contains both models, or detach the samples"
             )
-        key = tuple(modes.values())
+        (blocks, programs), settle = self._program(), self._replicas.settle
+        key = (*modes.values(), *(block.last for block in blocks))
         shapes, known = [], self._shapes.get(key)
         shapes.append(self._agreed(known[0] if known else None, made, "the samples"))
-        programs, begins = self._program(), [block.views() for block in self._blocks]
+        begins = [block.views(settle) for block in blocks]
         if self.training and any(True for _ in programs[0].buffers()):
             # An error changes no statistics.
             self._replicas.settle()
-        for at, (block, program, begin) in enumerate(zip(self._blocks, programs, begins, strict=True), 1):
+        for at, (block, program, begin) in enumerate(zip(blocks, programs, begins, strict=True), 1):
             given = Move.apply(made, block.route, self._exchange) if block.route else made
             views = begin()
             own: Any = None
@@ -284,7 +294,7 @@ class Burst(nn.Module):
             shapes.append(self._agreed(known[at] if known else None, own, f"the outputs of layer {block.last!r}"))
             made = block.reached(shapes[at].empty(self._device), given, views) if own is None else own
             if self.training:
-                block.share_buffers(program)
+                block.share_buffers(program, settle)
         if known is None and len(self._shapes) >= _MODES_MAX:
             self._shapes.clear()
         self._shapes[key] = shapes
@@ -314,13 +324,25 @@ class Burst(nn.Module):
             if isinstance(value, int | float | str | torch.Tensor | None)
         )
 
-    def _program(self) -> list[fx.GraphModule]:
-        """Returns the modules of the blocks, traced with the present modes of the modules that contain them."""
+    def _routed(self, pieces: Sequence[Piece]) -> tuple[list[Block], Layout]:
+        """Returns the blocks with the ways of samples between them, and the layout after the last one."""
+        blocks, layout = [Block(piece, self._rank, self._groups) for piece in pieces], self._first
+        for block in blocks[1:]:
+            before, layout = layout, moved(layout, block.shares)
+            block.route = Route.between(before, layout, self._rank)
+        return blocks, layout
+
+    def _program(self) -> tuple[list[Block], list[fx.GraphModule]]:
+        """Returns the blocks and their modules, traced with the present modes of the modules that contain them.
+
+        Another trace, or another type of parameters, may have other blocks within the same shares.
+        """
         modes = self._modes()
         if modes not in self._programs:
             if len(self._programs) >= _MODES_MAX:
                 self._programs.clear()
-            self._programs[modes] = [piece.module for piece in cut(self._net, self._plan, self._opened)]
+            pieces = cut(self._net, self._plan, self._opened)
+            self._programs[modes] = self._routed(pieces)[0], [piece.module for piece in pieces]
         return self._programs[modes]
 
     def targets(self, y: torch.Tensor) -> torch.Tensor:

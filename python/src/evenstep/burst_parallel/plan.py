@@ -47,7 +47,7 @@ def read_plan(given: str | PathLike[str] | Mapping[str, Any], world_size: int) -
     layers, global_batch = plan.get("layers"), plan.get("global_batch")
     if not isinstance(layers, list) or not layers:
         raise SettingError(f"plan: layers is {layers!r}: must be a list of at least one layer (evenstep plan --json)")
-    if not _is_count(global_batch) or not global_batch:
+    if not is_count(global_batch) or not global_batch:
         raise SettingError(f"plan: global_batch {global_batch!r} must be a whole number of at least 1")
     if plan.get("gpus") != world_size:
         raise SettingError(
@@ -55,14 +55,14 @@ def read_plan(given: str | PathLike[str] | Mapping[str, Any], world_size: int) -
             "or start as many ranks as the plan has GPUs"
         )
     order = plan.get("gpu_order", [*range(world_size)])
-    if not isinstance(order, list) or not all(map(_is_count, order)) or sorted(order) != [*range(world_size)]:
+    if not isinstance(order, list) or not all(map(is_count, order)) or sorted(order) != [*range(world_size)]:
         raise SettingError(f"plan: gpu_order {order!r} must contain each of 0 to {world_size - 1} once")
     planned = tuple(_layer(layer, order, global_batch) for layer in layers)
     names = Counter(layer.name for layer in planned)
     if repeated := next((name for name, times in names.items() if times > 1), None):
         raise SettingError(f"plan: layer {repeated!r} occurs {names[repeated]} times: names must be unique")
     memory_bytes = plan.get("memory_bytes", 0)
-    if not _is_count(memory_bytes):
+    if not is_count(memory_bytes):
         raise SettingError(f"plan: memory_bytes {memory_bytes!r} must be a whole number")
     return Plan(global_batch, planned, order[0], memory_bytes)
 
@@ -89,7 +89,7 @@ def _layer(layer: Any, order: list[int], global_batch: int) -> PlannedLayer:
     if not isinstance(name, str) or not name:
         raise SettingError(f"plan: name {name!r} of a layer must be a text with at least one character")
     samples = layer.get("samples")
-    if not isinstance(samples, list) or not all(map(_is_count, samples)):
+    if not isinstance(samples, list) or not all(map(is_count, samples)):
         raise SettingError(
             f"plan: samples of layer {name!r} are {samples!r}: must be a list of whole numbers. A profile has none: "
             "plan it first (evenstep plan --json)"
@@ -106,5 +106,6 @@ def _layer(layer: Any, order: list[int], global_batch: int) -> PlannedLayer:
     return PlannedLayer(name, tuple(shares))
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """Whether a value is a whole number of at least 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

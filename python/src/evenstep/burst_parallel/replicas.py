@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from evenstep.burst_parallel.block import Block, gathered
 from evenstep.errors import DivergedError, UnsupportedError
+from evenstep.start.group import time_limit
 
 #: Ranks compare values in the first three passes and steps, then at powers of two up to this one.
 COMPARED_MAX = 1024
@@ -58,7 +59,7 @@ class Replicas:
         """Begins to compare, before steps of an optimizer that has one of these parameters."""
         self._blocks, self._world_size, self.device = blocks, world_size, device
         #: Of this model alone: nothing else can come between the calls that are compared.
-        self.group: Any = dist.new_group(backend="gloo") if world_size > 1 else None
+        self.group: Any = dist.new_group(None, time_limit(), "gloo") if world_size > 1 else None
         self._open: Callable[[], Any] | None = None
         self._counts: dict[Call, int] = {
             "training passes": 0,

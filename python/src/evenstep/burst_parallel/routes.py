@@ -83,6 +83,8 @@ class Route:
 
     def backward(self, rows: torch.Tensor, exchange: "Exchange") -> torch.Tensor:
         """Returns the rows of this rank in the old layout, for a route from :func:`moved`, which keeps the order."""
+        if not any(self.sent) and not any(self.received):
+            return rows
         return torch.cat([rows[: self.kept], exchange(rows[self.kept :], self.received, self.sent)])
 
 
@@ -98,6 +100,7 @@ class Exchange:
             group: the group for tensors of CPUs.
         """
         self._rank, self._settle, self._group = rank, settle, group
+        self._connected = False
 
     def __call__(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
         """Sends rows by destination, and returns those that came, by source. All ranks must call it together."""
@@ -115,6 +118,10 @@ class Exchange:
             if part.numel() and peer != self._rank
         ]
         self._settle()
+        if group is None and len(sent) > 1 and not self._connected:
+            # With NCCL, all ranks must take part in the first operation of a group.
+            self._connected = True
+            dist.all_reduce(torch.zeros(1, device=rows.device))
         for work in dist.batch_isend_irecv(operations) if operations else ():
             work.wait()
         return came

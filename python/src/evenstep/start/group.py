@@ -46,7 +46,7 @@ def open_group(world_size: int, environ: Mapping[str, str] | None = None) -> dis
                 "job.loader"
             )
         return None
-    timeout, interface = max(_timeout(), PATIENCE_MIN), _interface(environ)
+    timeout, interface = max(time_limit(), PATIENCE_MIN), _interface(environ)
     advice = (
         f"did not come within {timeout.total_seconds():.0f} s or cannot be reached: all ranks must call job.loader or "
         f"job.steps; if hosts cannot reach each other, set {GLOO_INTERFACE} on each to its network interface "
@@ -79,7 +79,7 @@ def awaiting(what: str) -> Iterator[None]:
         raise EvenstepError(f"rank {dist.get_rank()}: another rank {what}: {error}") from error
 
 
-def _timeout() -> timedelta:
+def time_limit() -> timedelta:
     """Returns the time limit of the training's own process group, whose collectives wait for the same ranks."""
     default = dist.group.WORLD
     for device in ("cpu", "cuda"):
