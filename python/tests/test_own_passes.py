@@ -316,7 +316,7 @@ def refusals(_rank: int) -> None:
 
 
 def resumes_with_numbers() -> None:
-    """A number of the script counts, unless it is that of the checkpoint; a search may find more than before."""
+    """A number of the script counts, unless the checkpoint has the same one; a search may find more than before."""
     wanted: list[tuple[Any, int]] = [(8, 3), (6, 6), ("auto", 3)]
     for setting, size in wanted:
         job: Any = evenstep.init(plan=[16])

@@ -364,7 +364,7 @@ class Run:
     def limits_of(self, state: Mapping[str, Any]) -> None:
         """Starts with the sizes of passes that a checkpoint has for this kind of device.
 
-        A number of the script stays as it is, unless the checkpoint has the same one.
+        A number of the script is not changed, unless the checkpoint has the same one.
         """
         passes, self._known = self.passes, dict(state.get("passes", {}))
         limits = self._known.get(self.devices[self.rank])
