@@ -103,17 +103,23 @@ def check_wrap(model: torch.nn.Module, *, has_inner: bool, has_mesh: bool) -> No
             )
 
 
-def check_state(roots: Sequence[Any]) -> None:
+def check_state(roots: Sequence[Any], *, has_own: bool = False) -> None:
     """Checks that no backward pass of these root modules has failed: FSDP would not end those that follow.
+
+    With own passes, only another job can begin again: gradients of earlier passes are lost.
 
     Raises:
         UnsupportedError: one has failed.
     """
     if any(map(has_failed, roots)):
+        advice = (
+            "create a new job, or restart from the checkpoint"
+            if has_own
+            else "call reset_iter_state() of the root module and begin the iteration again; if this PyTorch has no "
+            "such method, create the model again"
+        )
         raise UnsupportedError(
-            "a backward pass of fully_shard ended with an error, after which PyTorch trains the model wrongly: call "
-            "reset_iter_state() of the root module and begin the iteration again; if this PyTorch has no such method, "
-            "create the model again"
+            f"a backward pass of fully_shard ended with an error, after which PyTorch trains wrongly: {advice}"
         )
 
 
@@ -231,7 +237,8 @@ class GradientWeights:
         """
         if can_reset(failed := [root for root in self._roots if has_failed(root)]):
             reset(failed)
-        self._model.register_forward_pre_hook(torch.compiler.disable(lambda *_: check_state(self._roots)), prepend=True)
+        # Before FSDP's own hooks.
+        self._model.register_forward_pre_hook(torch.compiler.disable(self._model_begins), prepend=True)
         check_state(self._roots)
         # torch.compile need not understand it.
         self._model.register_forward_pre_hook(torch.compiler.disable(self._forward_begins), with_kwargs=True)
@@ -337,6 +344,14 @@ class GradientWeights:
         run = self._run()
         if run and (is_reducing or (self.own and not run.current.is_last)):
             run.binding.complete()
+
+    def _model_begins(self, *_: Any) -> None:
+        """Gathers the parameters of an iteration that begins with its own passes."""
+        check_state(self._roots, has_own=self.own is not None)
+        run = self._run()
+        turn = run.binding.next_pass if run and torch.is_grad_enabled() and not is_recomputing(run) else None
+        if self.own and run and run.passes and turn:
+            self.own.gather(turn.step, run.passes)
 
     def _forward_begins(self, _: torch.nn.Module, __: Any, kwargs: dict[str, Any]) -> None:
         """Binds the gradients that follow to the batch of this forward pass; a forward pre-hook.

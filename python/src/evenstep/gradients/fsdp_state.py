@@ -11,6 +11,7 @@
 | ``FSDPParamGroup.all_reduce_grads``, ``.reshard_after_backward`` | restore the script's settings |
 | ``FSDPParamGroup.gradient_divide_factor`` | find a factor that the script has set later |
 | ``FSDPParamGroup.comm_ctx``, ``FSDPCommContext.post_forward_order`` | forget the modules of an evaluation |
+| ``FSDPState._is_root`` | know whether a root module has begun a forward pass |
 | ``FSDPState._state_ctx``, ``FSDPStateContext.post_backward_final_callback_queued`` | notice failed backward passes |
 | ``FSDPParamGroup._to_sharded`` | keep parameters while a pass is forgotten |
 | ``FSDPParamGroup.fsdp_params``, ``FSDPParam._unsharded_param``, ``.unsharded_accumulated_grad`` | drop gradients |
@@ -132,9 +133,10 @@ def leave_out_waits(sensor: Sensor) -> None:
 
 
 def leave_out_hooks(module: Any) -> None:
-    """Pauses the sensor in FSDP's hooks of a module, which take as long for any batch.
+    """Pauses the sensor in FSDP's hooks of a module.
 
-    They are bound when ``fully_shard`` is called. Those of grouped modules remain.
+    Their time does not grow with the batch, except for casts of inputs with mixed precision. They are bound when
+    ``fully_shard`` is called. Those of grouped modules remain.
     """
     state = _private(module, "_get_fsdp_state")()
     for hooks, name in ((module._forward_pre_hooks, "_pre_forward"), (module._forward_hooks, "_post_forward")):
@@ -187,7 +189,9 @@ def forget_evaluations(groups: Sequence[Any]) -> None:
         UnsupportedError: this version of PyTorch has other names.
     """
     for group in groups:
-        _private(_private(group, "comm_ctx"), "post_forward_order").clear()
+        # The first forward pass of its root creates it.
+        if (order := getattr(_private(group, "comm_ctx"), "post_forward_order", None)) is not None:
+            order.clear()
 
 
 def drop_unreduced(groups: Sequence[Any]) -> None:
@@ -231,7 +235,9 @@ def reset(roots: Iterable[Any], *, keeps: Sequence[Any] = ()) -> None:
         group._to_sharded = lambda: None
     try:
         for root in roots:
-            root.reset_iter_state()
+            # Before its first forward pass, a root has nothing to forget.
+            if _private(_private(root, "_get_fsdp_state")(), "_is_root") is not None:
+                root.reset_iter_state()
     finally:
         for group in keeps:
             del group._to_sharded

@@ -127,6 +127,10 @@ class OwnPasses:
         #: Whether the script frees the parameters of each group after a backward pass, and what was set last.
         self._frees = [bool(group.reshard_after_backward) for group in self._groups]
         self._set = list(self._frees)
+        #: The iteration whose parameters are gathered, one that is repeated, and whether they are being gathered.
+        self._step: Step | None = None
+        self._repeated: int | None = None
+        self.is_gathering = False
         #: The batch of the pass, and its modules so far.
         self._turn: Turn | None = None
         self._called = set[torch.nn.Module]()
@@ -138,15 +142,30 @@ class OwnPasses:
         for module in modules:
             module.register_forward_pre_hook(torch.compiler.disable(self._module_begins))
 
-    def gather(self) -> None:
-        """Gathers all parameters, so that no pass before the last one communicates; all ranks must call it together."""
-        for module in self._modules:
-            module.unshard()
+    def gather(self, step: "Step", passes: "Passes") -> None:
+        """Gathers all parameters before the first pass of an iteration, so that none before the last one communicates.
 
-    def repeat(self) -> None:
+        It precedes FSDP's own hooks. Ranks call it in the same order, as they call their models.
+        """
+        if step is self._step:
+            return
+        # The loop may have left the iteration before.
+        drop_unreduced(self._groups)
+        # This rank alone repeats the iteration, so it must not communicate.
+        if step.iteration != self._repeated:
+            self.is_gathering = True
+            for module in self._modules:
+                # The script may keep whole parameters, which the step of the optimizer does not change.
+                module.reshard()
+            for module in self._modules if passes.can_repeat else ():
+                module.unshard()
+            self.is_gathering = False
+        self._step, self._repeated = step, None
+
+    def repeat(self, step: "Step") -> None:
         """Forgets the passes of the iteration, of which one failed; this rank keeps the gathered parameters."""
-        # Before the first forward pass, FSDP has no state.
-        if self._turn:
+        if step is self._step:
+            self._repeated = step.iteration
             reset(self._roots, keeps=self._groups)
 
     def begin(self, turn: "Turn", passes: "Passes") -> None:
@@ -154,12 +173,6 @@ class OwnPasses:
         if turn is not self._turn:
             self._turn = turn
             self._called.clear()
-            if not turn.micro:
-                # The loop may have left the iteration before.
-                drop_unreduced(self._groups)
-                if passes.can_repeat:
-                    # All ranks gather in the same order, also those whose loops catch no errors.
-                    self.gather()
         self._reduce(is_last=turn.is_last)
         forget_evaluations(self._groups)
         if turn.is_last:
@@ -222,6 +235,7 @@ class OwnPasses:
         if module in self._called:
             raise UnsupportedError(
                 f"micro_batch: a {type(module).__name__} of fully_shard runs twice before a backward pass: call "
-                "backward() after each forward pass, use torch.no_grad() without gradients, or use accumulate=N"
+                "backward() after each forward pass, use torch.no_grad() without gradients, or use accumulate=N; after "
+                "an error in a backward pass, create a new job, or restart from the checkpoint"
             )
         self._called.add(module)

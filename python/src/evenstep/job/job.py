@@ -398,10 +398,11 @@ class Job:
         return self._life.metrics.read(self._life.place, run.plans(run.binding.trained.iteration).batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the progress of the run, the same on all ranks, to save with model and optimizer.
+        """Returns the progress of the run, to save with model and optimizer.
 
-        An iteration counts as done when its gradients are complete, so call this after the optimizer's step. The state
-        has constant size. Resuming replays no iterations.
+        It is the same on all ranks, except for the sizes of passes with ``micro_batch``. An iteration counts as done
+        when its gradients are complete, so call this after the optimizer's step. The state has constant size.
+        Resuming replays no iterations.
         """
         return self._life.state_dict()
 

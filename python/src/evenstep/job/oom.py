@@ -39,24 +39,19 @@ class Attempt:
     """
 
     def __init__(self, step: Step, models: Sequence[torch.nn.Module], weights: Sequence[Any]) -> None:
-        """Keeps what passes change in the models; gradients that are None need no memory.
-
-        FSDP2 models gather their parameters together with those of other ranks, so that the passes need not.
-        """
+        """Keeps what passes change in the models; gradients that are None need no memory."""
         self.step = step
         self._sharded = [own for at in weights if isinstance(at, fsdp.GradientWeights) and (own := at.own)]
         parameters = [at for own in self._sharded for at in own.shards]
         parameters += [at for model in models if not fsdp.modules(model) for at in model.parameters()]
         self._parameters = {at: _copy(at.grad) for at in parameters if at.requires_grad}
         self._buffers = Kept(models)
-        for own in self._sharded:
-            own.gather()
 
     def repeat(self, run: Run, error: RuntimeError) -> bool:
         """Prepares to compute the iteration again, in smaller passes; returns whether that is possible."""
         turn, passes = run.current, run.passes
         # The last pass communicates once it has begun. If the loop has read ahead, samples would follow twice.
-        communicates = turn.is_last and turn.forwarded
+        communicates = (turn.is_last and turn.forwarded) or any(own.is_gathering for own in self._sharded)
         if passes is None or turn.step is not self.step or turn is not run.binding.next_pass or communicates:
             return False
         if not passes.failed(turn.samples, run.least):
@@ -73,7 +68,7 @@ class Attempt:
         # They hold the tensors of the pass.
         traceback.clear_frames(error.__traceback__)
         for own in self._sharded:
-            own.repeat()
+            own.repeat(self.step)
         for parameter, before in self._parameters.items():
             parameter.grad = before
         self._buffers.restore()

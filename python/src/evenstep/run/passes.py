@@ -31,7 +31,8 @@ class Passes:
         if not self.searches and (not is_number or int(size) < 1):
             raise SettingError(f"micro_batch={size!r}: must be an integer of at least 1, or 'auto'")
         #: The argument of the loader, and the maximum number of samples in a pass.
-        self.setting, self.size = size, 1 if self.searches else int(size)
+        self.size = 1 if self.searches else int(size)
+        self.setting: int | str = size if self.searches else self.size
         #: The largest size that is known to fit, and the one that did not.
         self.fits = 0
         self._fails: int | None = None
@@ -46,13 +47,15 @@ class Passes:
         return self.fits, self._fails or 0
 
     def starts_with(self, limits: Sequence[int]) -> None:
-        """Starts with the limits of an earlier process on such a device, whose optimizer may need more memory yet."""
+        """Starts with the limits of an earlier process on such a device.
+
+        A search begins with what fitted, and tries more: the memory may be another one.
+        """
         fits, fails = limits
         if self.searches:
             self.size = max(1, fits)
         elif fails:
-            self.size = min(self.size, max(1, fits, fails // 2))
-        self._fails = fails or None
+            self.size, self._fails = min(self.size, max(1, fits, fails // 2)), fails
 
     def cut(self, samples: int, least: int) -> tuple[int, ...]:
         """Returns the sizes of the passes of an iteration: equal ones, a remainder, and 0 for a separate reduction.

@@ -1,5 +1,6 @@
 """A started run: its current iteration, the samples of each rank, and the report after each iteration."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress, state_of
 from evenstep.settings.workers import Workers
+
+log = logging.getLogger("evenstep")
 
 #: Maximum time that the end of an epoch waits for the exchange of its last iterations, in seconds.
 _SETTLE_S = 5.0
@@ -80,6 +83,8 @@ class Run:
     starts: Callable[[], None] | None = None
     #: The batches that the loop reads, computes and trains.
     binding: Binding = field(init=False)
+    #: The limits of passes in the checkpoint, by kind of device.
+    _known: dict[str, list[int]] = field(default_factory=dict)
     #: The newest epoch whose first iteration was compared with other ranks.
     _compared: int = -1
     #: The last plan that was checked, and the number of samples it was checked for.
@@ -352,16 +357,23 @@ class Run:
         progress = self.binding.saves()
         last = max(0, progress.iteration - 1)
         state = state_of(progress, self.order, self.plans(last), self.quadratic_share(last), self.job)
-        return state | ({"passes": self._limits(self.passes.limits)} if self.passes else {})
+        if self.passes:
+            state |= {"passes": self._limits(self.passes.limits), "micro_batch": self.passes.setting}
+        return state
 
     def limits_of(self, state: Mapping[str, Any]) -> None:
-        """Starts with the sizes of passes that a checkpoint has for this kind of device."""
-        limits = state.get("passes", {}).get(self.devices[self.rank])
-        if self.passes and limits:
-            self.passes.starts_with(limits)
+        """Starts with the sizes of passes that a checkpoint has for this kind of device.
+
+        A number of the script is not changed, unless the checkpoint has the same one.
+        """
+        passes, self._known = self.passes, dict(state.get("passes", {}))
+        limits = self._known.get(self.devices[self.rank])
+        if passes and limits and (passes.searches or passes.setting == state.get("micro_batch")):
+            passes.starts_with(limits)
+            log.info("passes of rank %s begin with %s samples, as the checkpoint says", self.rank, passes.size)
 
     def _limits(self, own: tuple[int, int]) -> dict[str, list[int]]:
-        """Returns the limits of passes by kind of device, of the rank with the least memory."""
+        """Returns the limits of passes by kind of device, of the rank with the least memory, and earlier ones."""
         of_ranks = list(self.exchange.limits if self.exchange else ()) or [(0, 0)] * self.world_size
         of_ranks[self.rank] = own
         found: dict[str, list[int]] = {}
@@ -369,7 +381,8 @@ class Run:
             both = zip(found.get(device, limits), limits, strict=True)
             # An unknown limit is 0.
             found[device] = [min(one, other) or max(one, other) for one, other in both]
-        return found
+        known = {device: limits for device, limits in found.items() if any(limits)}
+        return found | self._known | known
 
 
 def _without_tail(plan: Plan) -> Plan:
