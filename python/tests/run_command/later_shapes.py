@@ -9,13 +9,12 @@ from shapes import BATCH, EPOCHS, Made, data, loader_of, net, train
 from torch.nn import functional as f
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
 #: A name that a script has imported before evenstep.
 all_gather = dist.all_gather
 
-#: Gets the model, its optimizer, a batch, the epoch, and the position in it.
-Body = Callable[[Any, Any, Any, Any, int, int], Any]
+#: Gets the model, its optimizer, a batch, and the epoch with the position in it.
+Body = Callable[[Any, Any, Any, Any, tuple[int, int]], Any]
 
 
 def loop(made: Made, body: Body, *, module: Any = None, classes: int = 0, **kwargs: Any) -> Any:
@@ -25,7 +24,7 @@ def loop(made: Made, body: Body, *, module: Any = None, classes: int = 0, **kwar
     for epoch in range(EPOCHS):
         loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
         for at, (x, target) in enumerate(loader):
-            body(model, optimizer, x, target, epoch, at)
+            body(model, optimizer, x, target, (epoch, at))
     return model
 
 
@@ -156,25 +155,25 @@ def rate_by_samples(made: Made) -> Any:
 def repeats_old_batches(made: Made) -> Any:
     old: list[Any] = []
 
-    def body(model: Any, optimizer: Any, x: Any, target: Any, epoch: int, at: int) -> None:
+    def body(model: Any, optimizer: Any, x: Any, target: Any, when: tuple[int, int]) -> None:
         old.append((x, target))
         step(optimizer, mse_loss(model(x), target))
-        if (epoch, at) == (2, 3):
+        if when == (2, 3):
             step(optimizer, mse_loss(model(old[0][0]), old[0][1]))
 
     return loop(made, body)
 
 
 def sums_later(made: Made) -> Any:
-    def body(model: Any, optimizer: Any, x: Any, target: Any, epoch: int, _: int) -> None:
-        step(optimizer, mse_loss(model(x), target, reduction="mean" if epoch < EPOCHS - 1 else "sum"))
+    def body(model: Any, optimizer: Any, x: Any, target: Any, when: tuple[int, int]) -> None:
+        step(optimizer, mse_loss(model(x), target, reduction="mean" if when[0] < EPOCHS - 1 else "sum"))
 
     return loop(made, body)
 
 
 def ignores_later(made: Made) -> Any:
-    def body(model: Any, optimizer: Any, x: Any, target: Any, epoch: int, _: int) -> None:
-        step(optimizer, cross_entropy(model(x), target.masked_fill(x[:, 0] > 5 - 2.5 * epoch, -100)))
+    def body(model: Any, optimizer: Any, x: Any, target: Any, when: tuple[int, int]) -> None:
+        step(optimizer, cross_entropy(model(x), target.masked_fill(x[:, 0] > 5 - 2.5 * when[0], -100)))
 
     return loop(made, body, classes=3)
 
@@ -186,8 +185,8 @@ def drops_samples_later(made: Made) -> Any:
         kept = [at for at in samples if epochs[0] < EPOCHS - 1 or at[0][0] < 0] or samples[:1]
         return tuple(map(torch.stack, zip(*kept, strict=True)))
 
-    def body(model: Any, optimizer: Any, x: Any, target: Any, epoch: int, at: int) -> None:
-        epochs[0] = epoch + (at == 7)
+    def body(model: Any, optimizer: Any, x: Any, target: Any, when: tuple[int, int]) -> None:
+        epochs[0] = when[0] + (when[1] == 7)
         step(optimizer, mse_loss(model(x), target))
 
     return loop(made, body, collate_fn=some)
@@ -196,10 +195,10 @@ def drops_samples_later(made: Made) -> Any:
 def gathers_epochs(made: Made) -> Any:
     outputs: list[Any] = []
 
-    def body(model: Any, optimizer: Any, x: Any, target: Any, _: int, at: int) -> None:
+    def body(model: Any, optimizer: Any, x: Any, target: Any, when: tuple[int, int]) -> None:
         outputs.append(model(x))
         step(optimizer, mse_loss(outputs[-1], target))
-        if at == 6:
+        if when[1] == 6:
             whole = torch.cat(outputs).detach()
             outputs.clear()
             all_gather([torch.empty_like(whole) for _ in range(2)], whole)
@@ -236,7 +235,7 @@ def cycles(made: Made) -> Any:
             else:
                 yield from self.batches
 
-    loader: DataLoader[Any] = loader_of(data())
+    loader = loader_of(data())
     return train(made, batches=Twice())
 
 
@@ -303,7 +302,7 @@ ENDED = {
     ignores_later: "ignores some labels",
     drops_samples_later: "with uneven batches",
     gathers_epochs: "gathers or reduces",
-    second_loader_later: "two DataLoaders",
+    second_loader_later: "two DataLoaders at once",
     second_model_later: "several DistributedDataParallel models",
     cycles: "with uneven batches",
 }

@@ -38,7 +38,7 @@ OTHERS: dict[str, Loss] = {
     "transposed": lambda y, _: f.cross_entropy(y.T, torch.zeros(5, dtype=torch.long)),
     "first samples": lambda y, _: f.mse_loss(y[:4], torch.zeros(4, 5)),
     "one sample": lambda y, _: f.mse_loss(y[0], torch.zeros(5)),
-    "two results": lambda y, _: f.mse_loss(y * y.detach().requires_grad_(), torch.zeros_like(y)),  # noqa: PLW0108
+    "two results": lambda y, _: f.mse_loss(y * y.detach().requires_grad_(), torch.zeros_like(y)),
     "other samples": lambda y, _: f.l1_loss(y - y.flip(0), torch.zeros_like(y)),
 }
 

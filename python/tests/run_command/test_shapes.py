@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-import torch
 import later_shapes
+import pytest
 import shapes
+import torch
 from shapes import train
 from torch.nn.functional import mse_loss
 

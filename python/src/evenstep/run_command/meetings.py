@@ -1,4 +1,4 @@
-"""Where ranks must agree while shares differ: the learning rates, and the iteration after which they leave an epoch."""
+"""Agreements of ranks while shares differ: the learning rates, and the iteration after which they leave an epoch."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ class Meetings:
         """Starts before the first step with shares."""
         self._store, self._name, self._rank, self._ranks = store, name, rank, ranks
         self._steps = self._leaves = 0
-        #: Where this rank has left an epoch, until the others were asked.
+        #: The batches that this rank has read of an epoch that it has left, and all of the epoch; None after the check.
         self._left: tuple[int, int] | None = None
 
     def compare(self, rates: list[float]) -> None:
@@ -58,7 +58,7 @@ class Meetings:
             self._store.set(self._key(f"left/{self._leaves}", self._rank), json.dumps(position))
 
     def check(self, patience_s: float | None = None) -> None:
-        """Checks that all ranks have left the epoch that this one has left, before it goes on.
+        """Checks that all ranks have left the epoch that this one has left, before it continues.
 
         Raises:
             UnsupportedError: others have not, and would wait for this rank.

@@ -18,18 +18,18 @@ _Any = Callable[..., Any]
 #: Returns PyTorch's own iterator of a DataLoader.
 stock_iter: _Any = DataLoader.__iter__
 
-#: What collectives check their tensors with, also those whose names a script has imported before.
+#: The functions with which collectives check their tensors, also collectives that a script has imported by name.
 _CHECKS = [(distributed_c10d, "_check_single_tensor"), (distributed_c10d, "_object_to_tensor")]
-_OTHERS = [
+_PATCHED = [
     (DataLoader, "__iter__"),
     (DistributedDataParallel, "_pre_forward"),
     (DistributedDataParallel, "_post_forward"),
-    (dist, "destroy_process_group"),
     (torch.autograd, "backward"),
     (torch.autograd, "grad"),
     (dist, "barrier"),
+    (dist, "destroy_process_group"),
+    *_CHECKS,
 ]
-_PATCHED = [*_OTHERS, *_CHECKS]
 _STOCK: dict[str, _Any] = {name: getattr(owner, name) for owner, name in _PATCHED}
 
 #: Collectives that fail, or mix samples, if their tensors have a rank's number of samples.
@@ -58,6 +58,12 @@ def install(
     def iterator(loader: Any) -> Any:
         return reads(loader)
 
+    ours = [iterator, *_of_passes(forward, computed), *_of_gradients(backward, grad), *_of_ranks(gathers, meets, ends)]
+    for (owner, name), function in zip(_PATCHED, ours, strict=True):
+        setattr(owner, name, function)
+
+
+def _of_passes(forward: _Any, computed: _Any) -> list[_Any]:
     def pre_forward(model: Any, *inputs: Any, **kwargs: Any) -> Any:
         # A compiler must not see what happens here.
         if not torch.compiler.is_compiling():
@@ -70,6 +76,10 @@ def install(
             computed(output)
         return output
 
+    return [pre_forward, post_forward]
+
+
+def _of_gradients(backward: _Any, grad: _Any) -> list[_Any]:
     def backward_of(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
         backward(tensors, grad_tensors)
         _STOCK["backward"](tensors, grad_tensors, *args, **kwargs)
@@ -78,6 +88,10 @@ def install(
         grad()
         return _STOCK["grad"](*args, **kwargs)
 
+    return [backward_of, grad_of]
+
+
+def _of_ranks(gathers: _Any, meets: _Any, ends: _Any) -> list[_Any]:
     def checking(name: str) -> _Any:
         def check(value: Any, *args: Any, **kwargs: Any) -> Any:
             if sys._getframe(1).f_code.co_name in _COLLECTIVES:  # noqa: SLF001  # The only way to see who calls.
@@ -95,10 +109,7 @@ def install(
             ends()
         _STOCK["destroy_process_group"](group)
 
-    others = [iterator, pre_forward, post_forward, destroy, backward_of, grad_of, barrier]
-    ours = [*others, *(checking(name) for _, name in _CHECKS)]
-    for (owner, name), function in zip(_PATCHED, ours, strict=True):
-        setattr(owner, name, function)
+    return [barrier, destroy, *(checking(name) for _, name in _CHECKS)]
 
 
 def end() -> None:

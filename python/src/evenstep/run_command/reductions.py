@@ -1,7 +1,7 @@
 """How a loss depends on the samples of its batch, read from its graph of autograd before the backward pass.
 
 Weights by local batches are right if a loss is a sum of PyTorch's own mean losses, times factors that do not depend on
-the batch, and if nothing between a loss and the model's output mixes samples. Every other operation is refused.
+the batch. Nothing between a loss and the model's output may mix samples. Every other operation is refused.
 """
 
 from collections.abc import Collection, Sequence
@@ -174,7 +174,7 @@ def _constant(node: Any, name: str, *, waits: bool) -> tuple[float | None, tuple
 
 def _sum(node: Any, name: str) -> Term:
     """Returns the term of a sum over items."""
-    if name not in _LOSSES or node._saved_reduction != 2:  # noqa: PLR2004, SLF001
+    if name not in _LOSSES or node._saved_reduction != 2:  # noqa: SLF001
         raise UnknownLossError(f"the loss is divided by the items of all ranks, and computed by {node.name()}")
     return name, *node._saved_self.shape[1:]  # noqa: SLF001
 
@@ -253,24 +253,24 @@ def _way(loss: Any, samples: int, outputs: Collection[Any], *, waits: bool) -> T
 
 def _moves_samples(node: Any, name: str, samples: int) -> bool:
     """Returns whether an operation moves, sums or cuts dimension 0, or is a product of two results."""
+    moves = False
     if name in ("Mul", "Div"):
-        return not _is_product(node, name)
-    if name in ("View", "ReshapeAlias", "UnsafeView"):
+        moves = not _is_product(node, name)
+    elif name in ("View", "ReshapeAlias", "UnsafeView"):
         shape = node._saved_self_sym_sizes  # noqa: SLF001
-        return not len(shape) or int(shape[0]) % samples != 0
-    if name in ("LogSoftmax", "Softmax"):
+        moves = not len(shape) or int(shape[0]) % samples != 0
+    elif name in ("LogSoftmax", "Softmax"):
         shape = node._saved_result.shape  # noqa: SLF001
-        return not shape or shape[0] % samples != 0 or _has_first([node._saved_dim], len(shape))  # noqa: SLF001
-    if name == "Permute":
-        return int(node._saved_dims[0]) != 0  # noqa: SLF001
-    if name == "Transpose":
+        moves = not shape or shape[0] % samples != 0 or _has_first([node._saved_dim], len(shape))  # noqa: SLF001
+    elif name == "Permute":
+        moves = int(node._saved_dims[0]) != 0  # noqa: SLF001
+    elif name == "Transpose":
         # Without the number of dimensions, -2 may be the first one.
-        return _has_first([node._saved_dim0, node._saved_dim1], 2)  # noqa: SLF001
-    if name in ("Sum1", "Mean1", "Slice", "Select", "Squeeze"):
+        moves = _has_first([node._saved_dim0, node._saved_dim1], 2)  # noqa: SLF001
+    elif name in ("Sum1", "Mean1", "Slice", "Select", "Squeeze"):
         dims = getattr(node, "_saved_dim", ())
-        shape = node._saved_self_sym_sizes  # noqa: SLF001
-        return _has_first([*dims] if isinstance(dims, tuple) else [dims], len(shape))
-    return False
+        moves = _has_first([*dims] if isinstance(dims, tuple) else [dims], len(node._saved_self_sym_sizes))  # noqa: SLF001
+    return moves
 
 
 def _has_first(dims: Sequence[int], count: int) -> bool:

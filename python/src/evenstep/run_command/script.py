@@ -23,6 +23,7 @@ from evenstep.run_command.balance import ADVICE, Balance, same_values, tensors
 from evenstep.run_command.hugging_face import items_over_ranks
 from evenstep.run_command.meetings import Meetings
 from evenstep.run_command.options import Options
+from evenstep.run_command.reader import Reader
 from evenstep.run_command.watch import Watch
 from evenstep.start import lines
 
@@ -80,7 +81,7 @@ class Script:
         self._terms: list[reductions.Term] = []
         #: Whether the pass is of the batch that waits the longest.
         self._is_known = True
-        #: The nodes of the model's outputs, and what the script does that may need equal batches.
+        #: The nodes of the model's outputs, and the first reason why the script may need equal batches.
         self._outputs: list[Any] = []
         self._needs_equal = ""
         #: Number of batches that were read since the last forward pass.
@@ -139,6 +140,7 @@ class Script:
             if self._reader:
                 self._reader.close()
             self._meetings.check()
+            self._unused = 0
             self._reader = Reader(self, loader, stock.source(loader), self._balance.epoch(loader))
             return self._reader
         if self._is_decided:
@@ -150,16 +152,16 @@ class Script:
         source = stock.source(loader)
         return Reader(self, loader, source, patches.stock_iter(loader))
 
-    def reads_batch(self, reader: "Reader") -> Iterator[Any] | None:
+    def reads_batch(self, reader: Reader) -> Iterator[Any] | None:
         """Called before a batch is read; returns another iterator if the ranks begin to balance."""
         self._is_ours = reader is self._reader or not self._balance
         if self._balance:
             if not self._is_ours:
-                self._refuse("the script reads two DataLoaders in turn, or reads one again within its epoch")
-            if self._unused > (self._ahead or 0) + 1:
+                self._refuse("the script reads two DataLoaders at once, or reads one again within its epoch")
+            if self._unused > (self._ahead or 0):
                 self._refuse(
-                    f"the script reads {self._unused} batches without a forward pass, perhaps because it skips batches "
-                    "that are not of the size that it has set"
+                    "the script reads another batch without a forward pass of the one before, perhaps because it skips "
+                    "batches that have another size than it has set"
                 )
         if self._is_decided or self._passes < _PASSES or reader.is_at_end:
             return None
@@ -184,16 +186,14 @@ class Script:
         self._give_up(why_not)
         return None
 
-    def _why_not_now(self, reader: "Reader") -> str:
+    def _why_not_now(self, reader: Reader) -> str:
         is_next = not (reader.position or self._waiting) and self._reader and self._reader.loader is reader.loader
         if reader is not self._reader and not is_next:
             return "the script reads several DataLoaders, or begins to read again before it has trained all its batches"
         if self._plain < _PLAIN:
             return self._odd
-        if getattr(self._models[0], "_comm_hooks", ()):
-            return "the model has a communication hook"
-        if self._has_hooks():
-            return "the model has hooks that may change its gradients before they are averaged"
+        if why := self._hooks():
+            return why
         if any(isinstance(at, _BatchNorm) and at.training for at in self._models[0].modules()):
             return "batch norm normalises over the batch of each rank, so its result depends on the shares"
         try:
@@ -202,16 +202,20 @@ class Script:
             return str(error)
         return ""
 
-    def _has_hooks(self) -> bool:
+    def _hooks(self) -> str:
+        """Returns which hooks of the script may depend on the gradients of a rank; empty if none."""
         model = self._models[0]
+        if getattr(model, "_comm_hooks", ()):
+            return "the model has a communication hook"
         ours = self._watch.hooked() if self._watch else ()
-        for parameter in model.parameters():
-            later = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-            if parameter._backward_hooks or any(hook not in ours for hook in later.values()):  # noqa: SLF001
-                return True
-        return any(at._backward_hooks or at._backward_pre_hooks for at in model.modules())  # noqa: SLF001
+        later = [getattr(at, "_post_accumulate_grad_hooks", None) or {} for at in model.parameters()]
+        has_later = any(hook not in ours for hooks in later for hook in hooks.values())
+        has_modules = any(at._backward_hooks or at._backward_pre_hooks for at in model.modules())  # noqa: SLF001
+        if has_later or has_modules or any(at._backward_hooks for at in model.parameters()):  # noqa: SLF001
+            return "the model has hooks that may change its gradients before they are averaged"
+        return ""
 
-    def _begin(self, reader: "Reader") -> Iterator[Any]:
+    def _begin(self, reader: Reader) -> Iterator[Any]:
         """Begins to balance, together with all ranks, and returns the rest of the epoch."""
         ahead, loader = len(self._waiting), reader.loader
         self._reader = reader
@@ -250,7 +254,7 @@ class Script:
                 ]
             )
 
-    def read(self, reader: "Reader", batch: Any, samples: int) -> None:
+    def read(self, reader: Reader, batch: Any, samples: int) -> None:
         """Called when a training batch was read."""
         if self._balance:
             self._unused += 1
@@ -444,61 +448,3 @@ def _begins_pass(model: Any, _: Any) -> None:
     """A hook that scripts may copy with their model."""
     if Script.current:
         Script.current.begins_pass(model)
-
-
-class Reader:
-    """An iterator of a DataLoader of the script."""
-
-    def __init__(self, script: Script, loader: Any, source: Any, batches: Any) -> None:
-        """Reads from an iterator, which the script may replace within the epoch."""
-        self._script, self.loader, self.source, self._batches = script, loader, source, batches
-        #: Number of batches that were read, samples in them, and in the script's own ones; all, and in the last one.
-        self.position = self._samples = self._own_samples = 0
-        self._last = self._own_last = 0
-        self._count = len(loader)
-        self._is_closed = False
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether all batches were read."""
-        return self.position >= self._count
-
-    def is_uneven(self, length: int) -> bool:
-        """Returns whether a length is of the samples in a batch, or in the epoch so far, and not of the script's own."""
-        lengths = {self._last: self._own_last, self._samples: self._own_samples}
-        return length in lengths and lengths[length] != length
-
-    def drop(self) -> None:
-        """Ends the script's own iterator, and its workers."""
-        if end := getattr(self._batches, "_shutdown_workers", None):
-            end()
-        self.loader._iterator = None  # noqa: SLF001  # A DataLoader with persistent workers keeps it.
-
-    def close(self) -> None:
-        """Ends the reading; an epoch that is left early must be left by all ranks."""
-        if not self._is_closed and self.position and not self.is_at_end:
-            self._script.left(self.position, self._count)
-        self._is_closed = True
-
-    def __del__(self) -> None:
-        """Ends the reading."""
-        self.close()
-
-    def __iter__(self) -> "Reader":
-        """Returns itself."""
-        return self
-
-    def __len__(self) -> int:
-        """The number of batches in the epoch."""
-        return self._count
-
-    def __next__(self) -> Any:
-        """Returns the next batch."""
-        self._batches = self._script.reads_batch(self) or self._batches
-        batch = next(self._batches)
-        self._own_last = self.source.samples(self.position)
-        self._last = self._script.local(self._own_last)
-        self._samples, self._own_samples = self._samples + self._last, self._own_samples + self._own_last
-        self._script.read(self, batch, self._own_last)
-        self.position += 1
-        return batch

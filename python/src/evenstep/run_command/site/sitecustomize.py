@@ -1,10 +1,10 @@
-# ruff: noqa: INP001, ANN001, ANN202, ANN205, D107  # Python imports it as a module of its own; any version of Python.
+# ruff: noqa: INP001, ANN001, ANN002, ANN003, ANN202, ANN204, ANN205  # Python imports it as a module of its own; any version of Python.
 # mypy: ignore-errors
 """Python imports this module when it starts in the environment of `evenstep run`; it imports nothing of evenstep.
 
 Another ``sitecustomize`` that it hides is run first. When PyTorch defines DistributedDataParallel, and only then,
 the class gets the hook of :mod:`evenstep.run_command.hook`. Programs of any version of Python may be started in this
-environment, so its syntax is that of all.
+environment, so it has only syntax that all of them know.
 """
 
 import os
@@ -65,7 +65,7 @@ def _run_hidden():
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401, PLC0415, PLW0406  # The next one.
+        import sitecustomize  # noqa: F401, PLC0415  # The next one.
     except ImportError as error:
         if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
