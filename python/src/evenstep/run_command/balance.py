@@ -20,7 +20,7 @@ from evenstep.samples.progress import Progress
 #: Number of iterations with shares in which labels and factors on a GPU are read, which waits for it.
 _CHECKED = 8
 
-#: What to do about a script that cannot be balanced, as its later iterations show.
+#: The advice for a script that cannot be balanced, as its later iterations show.
 ADVICE = "run the script with `evenstep run --watch`, or without evenstep"
 
 
@@ -113,7 +113,7 @@ class Balance:
         return iter(self._loader)
 
     def rest(self) -> Iterator[Any]:
-        """Begins to read the rest of the epoch that the script has begun, with random numbers as if it went on."""
+        """Begins to read the rest of the epoch that the script has begun, with the random numbers of the unchanged script."""
         loader, own = self._loader, self._loader.generator
         # The script's own iterator has drawn its seed.
         loader.generator = torch.Generator().manual_seed(torch.initial_seed() + 1)

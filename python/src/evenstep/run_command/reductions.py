@@ -159,7 +159,7 @@ def _is_smoothing(node: Any, name: str, factors: Term) -> bool:
 def _name(node: Any) -> str:
     """Returns the operation of a node, with its variant if it has several: ``MulBackward1`` is ``Mul1``."""
     operation, _, variant = str(node.name()).rpartition("Backward")
-    return (operation or str(node.name())) + ("" if variant == "0" else variant)
+    return operation + ("" if variant == "0" else variant)
 
 
 def _constant(node: Any, name: str, *, waits: bool) -> tuple[float | None, tuple[Any, int]]:
