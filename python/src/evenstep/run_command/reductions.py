@@ -267,6 +267,9 @@ def _moves_samples(node: Any, name: str, samples: int) -> bool:
     elif name == "Transpose":
         # Without the number of dimensions, -2 may be the first one.
         moves = _has_first([node._saved_dim0, node._saved_dim1], 2)  # noqa: SLF001
+    elif name == "Slice" and node._saved_start == 0 and node._saved_step == 1 and node._saved_end == 2**63 - 1:  # noqa: SLF001
+        # Older versions of PyTorch have a node for `:`.
+        moves = False
     elif name in ("Sum1", "Mean1", "Slice", "Select", "Squeeze"):
         dims = getattr(node, "_saved_dim", ())
         moves = _has_first([*dims] if isinstance(dims, tuple) else [dims], len(node._saved_self_sym_sizes))  # noqa: SLF001
