@@ -173,7 +173,9 @@ def sums_later(made: Made) -> Any:
 
 def ignores_later(made: Made) -> Any:
     def body(model: Any, optimizer: Any, x: Any, target: Any, when: tuple[int, int]) -> None:
-        step(optimizer, cross_entropy(model(x), target.index_fill(0, torch.zeros(when[0] // 2, dtype=torch.long), -100)))
+        step(
+            optimizer, cross_entropy(model(x), target.index_fill(0, torch.zeros(when[0] // 2, dtype=torch.long), -100))
+        )
 
     return loop(made, body, classes=3)
 

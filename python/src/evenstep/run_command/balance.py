@@ -113,7 +113,7 @@ class Balance:
         return iter(self._loader)
 
     def rest(self) -> Iterator[Any]:
-        """Begins to read the rest of the epoch that the script has begun, with the random numbers of the unchanged script."""
+        """Reads the rest of the epoch that the script has begun, with the random numbers of the unchanged script."""
         loader, own = self._loader, self._loader.generator
         # The script's own iterator has drawn its seed.
         loader.generator = torch.Generator().manual_seed(torch.initial_seed() + 1)
