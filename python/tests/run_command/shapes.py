@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
@@ -71,7 +71,7 @@ def by_class(made: Made) -> Any:
 
 
 def two_terms(made: Made) -> Any:
-    return train(made, lambda y, target, x: mse_loss(y, target) + 0.1 * (y - x[:, :1]).abs().mean(1).mean())
+    return train(made, lambda y, target, x: mse_loss(y, target) + 0.1 * l1_loss(y, x[:, :1]))
 
 
 def workers_and_drop(made: Made) -> Any:
@@ -420,17 +420,17 @@ WATCHED = {
     no_sampler: "has a SequentialSampler",
     no_loader: "no DataLoader",
     two_loaders: "several DataLoaders",
-    contrastive: "contrastive",
-    class_weights: "class weights",
+    contrastive: "may mix the samples",
+    class_weights: "weights of classes",
     ignored_labels: "ignores some labels",
-    masked_mean: "not over 4 samples",
+    masked_mean: "unknown whether it is a mean",
     custom_loss: "unknown whether it is a mean",
     steps_twice_per_batch: "of which batch",
     two_passes: "a step has",
     skips_batches: "of which batch",
     changes_batches_ahead: "of which batch",
     batch_norm: "batch norm",
-    gathers_by_sample: "gathers a value for each sample",
+    gathers_by_sample: "gathers or reduces",
     own_hook: "communication hook",
     reads_all_first: "begins to read again",
     one_rank_looks: "ranks differ",

@@ -3,14 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
+import later_shapes
 import pytest
+import shapes
 import torch
-from shapes import BALANCED, WATCHED, train
+from shapes import train
 from torch.nn.functional import mse_loss
 
 from ranks import preload, run_ranks
 
-preload("evenstep.run_command.script", "shapes")
+preload("evenstep.run_command.script", "shapes", "later_shapes")
+
+BALANCED = shapes.BALANCED + later_shapes.BALANCED
+WATCHED = shapes.WATCHED | later_shapes.WATCHED
 
 ENVIRON = {"EVENSTEP_RUN": '{"plan": [3, 1], "max_batch": [], "watch": false}'}
 
@@ -56,6 +61,61 @@ def test_what_can_be_balanced_equals_the_script() -> None:
         assert is_balanced, f"{shape.__name__}: {why_not}"
         assert difference < 1e-12, shape.__name__
         assert torch.get_default_dtype() == torch.float32
+
+
+def ended(_: int) -> list[tuple[str, bool]]:
+    """Returns how each shape ends, and whether it was balanced before."""
+    from evenstep.errors import EvenstepError  # noqa: PLC0415  # On a rank.
+    from evenstep.run_command import hook  # noqa: PLC0415
+    from evenstep.run_command.script import Script  # noqa: PLC0415
+
+    def followed(model: Any) -> Any:
+        hook.made(model)
+        return model
+
+    found = []
+    for shape in later_shapes.ENDED:
+        try:
+            shape(followed)
+            told = "no error"
+        except EvenstepError as error:
+            told = str(error)
+        script = Script.current
+        assert script is not None
+        script._reader = None
+        script._ends()
+        found.append((told, script._balance is not None))
+    return found
+
+
+def test_what_needs_equal_batches_later_ends_with_the_reason() -> None:
+    for found in run_ranks(2, ended, environ=ENVIRON):
+        for (shape, reason), (told, is_balanced) in zip(later_shapes.ENDED.items(), found, strict=True):
+            assert is_balanced, shape.__name__
+            assert reason in told, f"{shape.__name__}: {told}"
+            assert "--watch" in told or shape is later_shapes.cycles, told
+
+
+def leaves_early(_: int) -> str:
+    """Rank 1, whose batches are short, leaves each epoch at once; rank 0 waits for its gradients."""
+    from evenstep.errors import UnsupportedError  # noqa: PLC0415  # On a rank.
+    from evenstep.run_command import hook, meetings  # noqa: PLC0415
+
+    meetings.PATIENCE_S = 1.0
+
+    def followed(model: Any) -> Any:
+        hook.made(model)
+        return model
+
+    try:
+        later_shapes.leaves_at_a_short_batch(followed)
+    except (UnsupportedError, RuntimeError) as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_rank_that_leaves_an_epoch_alone_ends_with_an_error() -> None:
+    assert "rank 1 left the epoch after 7 of 8 batches" in run_ranks(2, leaves_early, environ=ENVIRON)[1]
 
 
 def shows_its_size_later(_: int) -> str:

@@ -1,6 +1,6 @@
 """The job that balances a script: its DataLoader is read through evenstep's loader, and its model is wrapped."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 import torch
@@ -17,8 +17,11 @@ from evenstep.run_command.hugging_face import items_over_ranks
 from evenstep.run_command.options import Options
 from evenstep.samples.progress import Progress
 
-#: Number of iterations with shares whose losses are compared with the losses before.
+#: Number of iterations with shares in which labels and factors on a GPU are read, which waits for it.
 _CHECKED = 8
+
+#: The advice for a script that cannot be balanced, as its later iterations show.
+ADVICE = "run the script with `evenstep run --watch`, or without evenstep"
 
 
 class Balance:
@@ -80,7 +83,7 @@ class Balance:
         except EvenstepError:
             self.job.close()
             raise
-        self._left = _CHECKED
+        self._checked = 0
         self._terms = terms
 
     def _ordered(self) -> Any:
@@ -110,49 +113,59 @@ class Balance:
         return iter(self._loader)
 
     def rest(self) -> Iterator[Any]:
-        """Begins to read the rest of the epoch that the script has begun."""
-        return iter(self._loader)
+        """Reads the rest of the epoch that the script has begun, with the random numbers of the unchanged script."""
+        loader, own = self._loader, self._loader.generator
+        # The script's own iterator has drawn its seed.
+        loader.generator = torch.Generator().manual_seed(torch.initial_seed() + 1)
+        for batch in loader:
+            loader.generator = own
+            yield batch
+        loader.generator = own
 
-    def check(self, loss: Any) -> bool:
-        """Checks that the loss has the same terms as with the script's own batches; returns whether to check again.
+    def local(self) -> int:
+        """Returns the number of samples in the batch that was read last."""
+        return self._loader.latest.local_batch
+
+    def check(self, loss: Any, outputs: Collection[Any]) -> None:
+        """Checks that the loss has the same terms as with the script's own batches.
 
         Raises:
-            UnsupportedError: it depends on the number of samples.
+            UnsupportedError: it depends on the number of samples, or it is unknown whether it does.
         """
         turn = self.run.binding.computing
         if turn is None:
-            return True
+            return
         samples = turn.samples or min(WEIGHTLESS_SAMPLES, turn.step.global_batch)
+        waits, self._checked = self._checked < _CHECKED, self._checked + 1
         try:
-            same = reductions.terms(loss, samples, items=items_over_ranks()) == self._terms
-            why = "" if same else "another loss than with the script's own batches"
+            found = reductions.terms(loss, samples, items=items_over_ranks(), outputs=outputs, waits=waits)
+            why = "" if reductions.same(found, self._terms) else "another loss than with the script's own batches"
         except reductions.UnknownLossError as error:
             why = str(error)
         if why:
             raise UnsupportedError(
-                f"iteration {turn.step.iteration} with {samples} samples: {why}; so its gradient would be wrong with "
-                "uneven batches: run the script with `evenstep run --watch`, or without evenstep"
+                f"iteration {turn.step.iteration} with {samples} samples: {why}; so its gradient may be wrong with "
+                f"uneven batches: {ADVICE}"
             )
-        self._left -= 1
-        return self._left > 0
 
 
 def same_values(inputs: Any, batch: Any) -> bool:
     """Returns whether an input of a model is a part of a batch, as tensors of any device."""
-    given = [at.detach().cpu() for at in _tensors(batch)]
+    given = [at.detach().cpu() for at in tensors(batch)]
     return any(
         at.shape == other.shape and at.dtype == other.dtype and torch.equal(at.detach().cpu(), other)
-        for at in _tensors(inputs)
+        for at in tensors(inputs)
         for other in given
     )
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors in dictionaries, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict) or hasattr(value, "items"):
         for part in value.values():
-            yield from _tensors(part)
+            yield from tensors(part)
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors(part)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 #: The folder with the module that Python imports when it starts.
 SITE = Path(__file__).parent / "site"
 
+#: The exit codes of shells for programs that cannot be started.
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
 
 def add_arguments(subparsers: "Subparsers") -> None:
     """Adds the `run` command to a command line."""
@@ -36,10 +39,10 @@ def add_arguments(subparsers: "Subparsers") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replaces this process by the command.
+    """Replaces this process by the command; returns an exit code if it cannot start.
 
     Raises:
-        SettingError: there is no command, or no such program.
+        SettingError: there is no command.
     """
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command:
@@ -52,8 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         os.execvp(command[0], command)  # noqa: S606  # The user's own command, without a shell.
     except OSError as error:
-        raise SettingError(f"run: cannot start {command[0]}: {error.strerror}") from error
-    return 1
+        sys.stderr.write(f"evenstep run: cannot start {command[0]}: {error.strerror}\n")
+        # As a shell does.
+        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
 
 
 def _numbers(given: str) -> tuple[int, ...]:

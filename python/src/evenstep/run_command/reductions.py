@@ -1,10 +1,10 @@
 """How a loss depends on the samples of its batch, read from its graph of autograd before the backward pass.
 
-Weights by local batches are right if a loss is a sum of means over the batch, times factors that do not depend on the
-batch. PyTorch keeps the reduction, the shapes and the labels of a loss in its graph, up to its last reduction.
+Weights by local batches are right if a loss is a sum of PyTorch's own mean losses, times factors that do not depend on
+the batch. Nothing between a loss and the model's output may mix samples. Every other operation is refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import isclose, log2, prod
 from typing import Any
 
@@ -19,24 +19,53 @@ _OWN = "own"
 #: The divisor of losses that are sums over the items of all ranks.
 ITEMS = "items of all ranks"
 
-#: Operations on one value that keep it.
+#: Operations that keep each value.
 _SAME = ("ToCopy", "View", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "UnsafeView", "Neg")
 
-#: Maximum number of operations above the reductions of a loss.
+#: PyTorch's losses that are means by default. ``Mean`` of ``Abs`` is its L1 loss.
+_LOSSES = ("NllLoss", "NllLoss2D", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy",
+           "BinaryCrossEntropyWithLogits")  # fmt: skip
+
+#: Operations between a loss and a model's output that keep samples apart, if they do not move or sum dimension 0.
+_APART = ("ToCopy", "View", "ReshapeAlias", "UnsafeView", "Squeeze", "Clone", "Alias", "Neg", "Mul", "Div",
+          "LogSoftmax", "Softmax", "LogSigmoid", "Sigmoid", "Tanh", "Slice", "Select", "Transpose", "Permute", "Sum1",
+          "Mean1", "MaskedFill")  # fmt: skip
+
+#: The last layers of a model, and what may be between them and their parameters.
+_LAYERS, _OF_PARAMETERS = ("Addmm", "Mm", "Convolution"), ("T", "Transpose", "ToCopy")
+_PARAMETER = "torch::autograd::AccumulateGrad"
+
+#: Maximum number of operations above the reductions of a loss, and between one and the model's output.
 _NODES_MAX = 256
+
+#: A factor that may change, or that is on a GPU.
+_ANY = "any"
 
 #: The minimum scale of a GradScaler, a power of two, that is known as such.
 _SCALE_MIN = 256.0
-
-#: Minimum number of labels that cannot be equal, or 0, 1, 2, .. by chance in successive batches.
-_CONTRASTIVE_MIN = 4
 
 
 class UnknownLossError(Exception):
     """A loss of which it is unknown whether it is a mean over samples."""
 
 
-def terms(loss: Any, samples: int, suspects: Sequence[float] = (), items: float | None = None) -> list[Term]:
+def same(found: Sequence[Term], wanted: Sequence[Term]) -> bool:
+    """Returns whether losses have the same terms; factors that are unknown equal all others."""
+    return len(found) == len(wanted) and all(
+        len(one) == len(other) and all(a == b or _ANY in (a, b) for a, b in zip(one, other, strict=True))
+        for one, other in zip(found, wanted, strict=True)
+    )
+
+
+def terms(
+    loss: Any,
+    samples: int,
+    suspects: Sequence[float] = (),
+    items: float | None = None,
+    *,
+    outputs: Collection[Any] = (),
+    waits: bool = True,
+) -> list[Term]:
     """Returns the terms of a loss, each a mean over the batch, or all sums that :data:`ITEMS` divides.
 
     Two batches of different sizes have the same terms, if the loss is a mean over their samples.
@@ -44,11 +73,13 @@ def terms(loss: Any, samples: int, suspects: Sequence[float] = (), items: float 
     Args:
         loss: the tensor on which ``backward`` is called.
         samples: number of samples in the batch.
-        items: the number of items of all ranks, such as tokens, if the loss is a sum over items divided by it.
         suspects: factors that may depend on the size of the batch, because they equal a number of samples.
+        items: the number of items of all ranks, such as tokens, if the loss is a sum over items divided by it.
+        outputs: the nodes of the model's outputs. The layers of a model, too, end the way from a loss.
+        waits: whether to read labels and factors that are on a GPU, which waits for it.
 
     Raises:
-        UnknownLossError: the loss is neither a sum of means over the batch, or it is unknown.
+        UnknownLossError: the loss is not a sum of means over the batch, or it is unknown.
     """
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise UnknownLossError("gradients of several values are computed at once")
@@ -66,15 +97,17 @@ def terms(loss: Any, samples: int, suspects: Sequence[float] = (), items: float 
         name = _name(node)
         operands = _operands(node, name, output, factors)
         if operands is None and _is_product(node, name) and not _is_smoothing(node, name, factors):
-            operands = [_scaled(node, name, factors, suspects, items)]
+            operands = [_scaled(node, name, factors, suspects, items, waits=waits)]
         if operands is not None:
             open_nodes += operands
-        elif ITEMS in factors:
-            found.append((*_sum(node, name), *factors))
+            continue
+        if ITEMS in factors:
+            term = _sum(node, name)
         elif _is_smoothing(node, name, factors):
-            found.append((*_smoothing(node, samples), *factors))
+            term = _smoothing(node, samples)
         else:
-            found.append((*_mean(node, name, samples, compares=bool(suspects)), *factors))
+            term = _mean(node, name, samples, waits=waits)
+        found.append((*term, *factors, *_way(node, samples, outputs, waits=waits)))
     raise UnknownLossError(f"the loss has more than {_NODES_MAX} terms")
 
 
@@ -100,10 +133,12 @@ def _is_product(node: Any, name: str) -> bool:
 
 
 def _scaled(
-    node: Any, name: str, factors: Term, suspects: Sequence[float], items: float | None
+    node: Any, name: str, factors: Term, suspects: Sequence[float], items: float | None, *, waits: bool
 ) -> tuple[Any, int, Term]:
     """Returns the operand of a product with a constant."""
-    constant, edge = _constant(node, name)
+    constant, edge = _constant(node, name, waits=waits)
+    if constant is None:
+        return (*edge, (*factors, name, _ANY))
     if name == "Div" and items is not None and constant == items:
         return (*edge, (*factors, ITEMS))
     if any(isclose(constant, suspect, rel_tol=1e-6) for suspect in suspects):
@@ -112,7 +147,7 @@ def _scaled(
         )
     # The scale of a GradScaler changes.
     is_scale = not factors and name == "Mul" and constant >= _SCALE_MIN and log2(constant).is_integer()
-    return (*edge, ("scale",) if is_scale else (*factors, name, constant))
+    return (*edge, (*factors, name, _ANY if is_scale else constant))
 
 
 def _is_smoothing(node: Any, name: str, factors: Term) -> bool:
@@ -124,21 +159,22 @@ def _is_smoothing(node: Any, name: str, factors: Term) -> bool:
 def _name(node: Any) -> str:
     """Returns the operation of a node, with its variant if it has several: ``MulBackward1`` is ``Mul1``."""
     operation, _, variant = str(node.name()).rpartition("Backward")
-    return (operation or str(node.name())) + ("" if variant == "0" else variant)
+    return operation + ("" if variant == "0" else variant)
 
 
-def _constant(node: Any, name: str) -> tuple[float, tuple[Any, int]]:
-    """Returns the constant of a product, and the edge to its operand."""
+def _constant(node: Any, name: str, *, waits: bool) -> tuple[float | None, tuple[Any, int]]:
+    """Returns the constant of a product, None if a GPU has it, and the edge to its operand."""
     is_first = node.next_functions[0][0] is not None
     constant = node._saved_other if is_first else node._saved_self if name == "Mul" else None  # noqa: SLF001
     if constant is None or constant.numel() != 1:
         raise UnknownLossError(f"the loss is computed by {node.name()} of several values")
-    return float(constant), node.next_functions[0 if is_first else 1]
+    is_read = waits or constant.device.type == "cpu"
+    return float(constant) if is_read else None, node.next_functions[0 if is_first else 1]
 
 
 def _sum(node: Any, name: str) -> Term:
     """Returns the term of a sum over items."""
-    if getattr(node, "_saved_reduction", None) != 2:
+    if name not in _LOSSES or node._saved_reduction != 2:  # noqa: SLF001
         raise UnknownLossError(f"the loss is divided by the items of all ranks, and computed by {node.name()}")
     return name, *node._saved_self.shape[1:]  # noqa: SLF001
 
@@ -147,54 +183,120 @@ def _smoothing(node: Any, samples: int) -> Term:
     """Returns the term of label smoothing in PyTorch's cross entropy."""
     shape = tuple(map(int, node.next_functions[0][0]._saved_self_sym_sizes))  # noqa: SLF001
     divisor = node._saved_other  # noqa: SLF001
-    if divisor is None or float(divisor) != prod(shape) or not shape or shape[0] % samples:
+    # On a GPU, it is the number of labels that the other term of the cross entropy checks.
+    is_known = divisor is not None and (divisor.device.type != "cpu" or float(divisor) == prod(shape))
+    if not is_known or not shape or shape[0] % samples:
         raise UnknownLossError("the label smoothing of the loss is divided by another number than its samples")
     return "Smoothing", shape[0] // samples, *shape[1:]
 
 
-def _mean(node: Any, name: str, samples: int, *, compares: bool) -> Term:
-    """Returns the term of a reduction; ``compares`` looks at labels for a loss that compares samples."""
-    if name in ("Mean", "Mean1"):
+def _mean(node: Any, name: str, samples: int, *, waits: bool) -> Term:
+    """Returns the term of one of PyTorch's mean losses."""
+    if name == "Mean" and _is(node.next_functions[0][0], "Abs") and _is(_below(_below(node)), "Sub"):
         shape = tuple(map(int, node._saved_self_sym_sizes))  # noqa: SLF001
-    elif name == "Div1" and (inner := _summed(node.next_functions[0][0])) is not None:
-        # PyTorch's cross entropy with probabilities. Divisions of scripts have other nodes.
-        shape = tuple(map(int, inner._saved_self_sym_sizes))  # noqa: SLF001
-        if len(shape) < 2 or float(node._saved_other) * shape[1] != prod(shape):  # noqa: SLF001
-            raise UnknownLossError("the loss is divided by another number than its samples")
-    elif hasattr(node, "_saved_reduction"):
+    elif name in _LOSSES:
         if node._saved_reduction != 1:  # noqa: SLF001
             raise UnknownLossError(f"the loss ({node.name()}) is not a mean over samples, but a sum")
+        if getattr(node, "_saved_weight", None) is not None:
+            raise UnknownLossError("the loss has weights of classes or samples, so it may be no mean over samples")
         shape = tuple(node._saved_self.shape)  # noqa: SLF001
         if name.startswith("NllLoss"):
-            _check_labels(node, shape, samples if compares else 0)
-    elif name == "Sum":
-        raise UnknownLossError("the loss is a sum with an unknown divisor")
+            _check_labels(node, waits=waits)
     else:
-        raise UnknownLossError(f"the loss is computed by {node.name()}, so it is unknown whether it is a mean")
+        raise UnknownLossError(
+            f"the loss is computed by {node.name()}, so it is unknown whether it is a mean over samples: PyTorch's own "
+            "losses are known"
+        )
     if not shape or shape[0] % samples:
         raise UnknownLossError(f"the loss is a mean over values of shape {list(shape)}, not over {samples} samples")
     return name, shape[0] // samples, *shape[1:]
 
 
-def _summed(node: Any) -> Any:
-    """Returns the sum whose negative a node is."""
-    inner = node.next_functions[0][0] if node is not None and _name(node) == "Neg" else None
-    return inner if inner is not None and _name(inner) == "Sum" else None
-
-
-def _check_labels(node: Any, shape: Sequence[int], samples: int) -> None:
-    """Checks that a cross entropy divides by the number of samples, and compares no samples with each other."""
+def _check_labels(node: Any, *, waits: bool) -> None:
+    """Checks that a cross entropy divides by the number of samples."""
     labels = node._saved_target  # noqa: SLF001
-    if node._saved_weight is not None:  # noqa: SLF001
-        raise UnknownLossError("the cross entropy has class weights, so it is no mean over samples")
     # PyTorch shows the number without its sign.
     ignored = (node._saved_ignore_index + 2**63) % 2**64 - 2**63  # noqa: SLF001
-    if bool((labels == ignored).any()):
+    if (waits or labels.device.type == "cpu") and bool((labels == ignored).any()):
         raise UnknownLossError(
             "the cross entropy ignores some labels, so it is a mean over the others, not over samples"
         )
-    flat = labels.flatten()
-    if samples >= _CONTRASTIVE_MIN and len(shape) == 2:
-        steps = flat[1:] - flat[:-1]
-        if bool((steps == 1).all()) or (shape[1] >= shape[0] - 1 and bool((steps == 0).all())):
-            raise UnknownLossError("the loss compares the samples of a batch with each other (it is contrastive)")
+
+
+def _way(loss: Any, samples: int, outputs: Collection[Any], *, waits: bool) -> Term:
+    """Returns the factors between a loss and the outputs of the model, and checks that samples are kept apart."""
+    factors: list[Any] = []
+    open_nodes = [edge for edge, _ in loss.next_functions]
+    for _ in range(_NODES_MAX):
+        if not open_nodes:
+            return tuple(factors)
+        node = open_nodes.pop()
+        if node is None or node in outputs or _is_layer(node):
+            continue
+        name = _name(node)
+        if name == _PARAMETER:
+            raise UnknownLossError("a term of the loss is of parameters, not of the model's output")
+        is_of_loss = (name in ("Abs", "Sub") and _is(loss, "Mean")) or (name == "Sum" and _is(loss, "Div"))
+        known = name if name in _APART else name.rstrip("0123456789")
+        if not is_of_loss and (known not in _APART or _moves_samples(node, known, samples)):
+            raise UnknownLossError(
+                f"{node.name()} is between the loss and the model's output, and may mix the samples of a batch"
+            )
+        if known in ("Mul", "Div") and not is_of_loss:
+            constant, edge = _constant(node, known, waits=waits)
+            factors += [known, _ANY if constant is None else constant]
+            open_nodes.append(edge[0])
+        else:
+            open_nodes += [edge for edge, _ in node.next_functions]
+    raise UnknownLossError(f"more than {_NODES_MAX} operations are between the loss and the model's output")
+
+
+def _moves_samples(node: Any, name: str, samples: int) -> bool:
+    """Returns whether an operation moves, sums or cuts dimension 0, or is a product of two results."""
+    moves = False
+    if name in ("Mul", "Div"):
+        moves = not _is_product(node, name)
+    elif name in ("View", "ReshapeAlias", "UnsafeView"):
+        shape = node._saved_self_sym_sizes  # noqa: SLF001
+        moves = not len(shape) or int(shape[0]) % samples != 0
+    elif name in ("LogSoftmax", "Softmax"):
+        shape = node._saved_result.shape  # noqa: SLF001
+        moves = not shape or shape[0] % samples != 0 or _has_first([node._saved_dim], len(shape))  # noqa: SLF001
+    elif name == "Permute":
+        moves = int(node._saved_dims[0]) != 0  # noqa: SLF001
+    elif name == "Transpose":
+        # Without the number of dimensions, -2 may be the first one.
+        moves = _has_first([node._saved_dim0, node._saved_dim1], 2)  # noqa: SLF001
+    elif name == "Slice" and node._saved_start == 0 and node._saved_step == 1 and node._saved_end == 2**63 - 1:  # noqa: SLF001
+        # Older versions of PyTorch have a node for `:`.
+        moves = False
+    elif name in ("Sum1", "Mean1", "Slice", "Select", "Squeeze"):
+        dims = getattr(node, "_saved_dim", ())
+        moves = _has_first([*dims] if isinstance(dims, tuple) else [dims], len(node._saved_self_sym_sizes))  # noqa: SLF001
+    return moves
+
+
+def _has_first(dims: Sequence[int], count: int) -> bool:
+    """Returns whether dimension 0 is among dimensions, which PyTorch shows without their sign, or none is named."""
+    return not dims or any((dim + 2**63) % 2**64 - 2**63 in (0, -count) for dim in dims)
+
+
+def _is_layer(node: Any) -> bool:
+    """Returns whether an operation is a layer with parameters."""
+    if _name(node) not in _LAYERS:
+        return False
+    for child, _ in node.next_functions:
+        at = child
+        while at is not None and _name(at) in _OF_PARAMETERS:
+            at = _below(at)
+        if at is not None and _name(at) == _PARAMETER:
+            return True
+    return False
+
+
+def _below(node: Any) -> Any:
+    return node.next_functions[0][0]
+
+
+def _is(node: Any, name: str) -> bool:
+    return node is not None and _name(node) == name

@@ -15,13 +15,15 @@ from typing import Any, ClassVar
 import torch
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from evenstep.errors import EvenstepError, UnsupportedError
 from evenstep.run_command import patches, reductions, stock, vote
-from evenstep.run_command.balance import Balance, same_values
+from evenstep.run_command.balance import ADVICE, Balance, same_values, tensors
 from evenstep.run_command.hugging_face import items_over_ranks
+from evenstep.run_command.meetings import Meetings
 from evenstep.run_command.options import Options
+from evenstep.run_command.reader import Reader
 from evenstep.run_command.watch import Watch
 from evenstep.start import lines
 
@@ -56,6 +58,7 @@ class Script:
         self.options, self.rank, self.ranks = options, rank, ranks
         self._store, self._name = _get_default_store(), f"evenstep/run/{Script.count}"
         Script.count += 1
+        self._meetings = Meetings(self._store, self._name, rank, ranks)
         self._watch: Watch | None = Watch()
         self._balance: Balance | None = None
         self._models: list[Any] = []
@@ -78,8 +81,11 @@ class Script:
         self._terms: list[reductions.Term] = []
         #: Whether the pass is of the batch that waits the longest.
         self._is_known = True
-        #: Whether the script has gathered a value for each sample.
-        self._has_gathered = False
+        #: The nodes of the model's outputs, and the first reason why the script may need equal batches.
+        self._outputs: list[Any] = []
+        self._needs_equal = ""
+        #: Number of batches that were read since the last forward pass.
+        self._unused = 0
         #: The mark of the batch that is being computed, if the loop reads ahead.
         self._mark: Any = None
         #: Whether the last training batch was read from the balanced DataLoader.
@@ -87,11 +93,14 @@ class Script:
         patches.install(
             reads=self._reads,
             forward=self._forward,
+            computed=self._computed,
             backward=self._backward,
+            grad=self._grad,
             gathers=self._gathers,
+            meets=self._meetings.check,
             ends=self._ends,
         )
-        self._handle = register_optimizer_step_post_hook(self._step)
+        self._handles = register_optimizer_step_pre_hook(self._steps), register_optimizer_step_post_hook(self._step)
         atexit.register(self._ends)
 
     def made(self, model: Any) -> None:
@@ -113,9 +122,7 @@ class Script:
         """Notes the first reason. After the decision, the ranks have shares, and it is an error."""
         self._why_not = self._why_not or why
         if self._balance:
-            raise UnsupportedError(
-                f"{why}, after evenstep has begun to balance: run it with `evenstep run --watch`, or without evenstep"
-            )
+            raise UnsupportedError(f"{why}, after evenstep has begun to balance: {ADVICE}")
 
     def _trains(self, loader: Any) -> bool:
         """Returns whether a DataLoader is read to train. Some loops set the mode of the model later."""
@@ -130,6 +137,10 @@ class Script:
             if stock.why_not(loader, self.rank, self.ranks) or not self._balance.reads(loader):
                 self._is_ours = False
                 return patches.stock_iter(loader)
+            if self._reader:
+                self._reader.close()
+            self._meetings.check()
+            self._unused = 0
             self._reader = Reader(self, loader, stock.source(loader), self._balance.epoch(loader))
             return self._reader
         if self._is_decided:
@@ -141,9 +152,17 @@ class Script:
         source = stock.source(loader)
         return Reader(self, loader, source, patches.stock_iter(loader))
 
-    def reads_batch(self, reader: "Reader") -> Iterator[Any] | None:
+    def reads_batch(self, reader: Reader) -> Iterator[Any] | None:
         """Called before a batch is read; returns another iterator if the ranks begin to balance."""
         self._is_ours = reader is self._reader or not self._balance
+        if self._balance:
+            if not self._is_ours:
+                self._refuse("the script reads two DataLoaders at once, or reads one again within its epoch")
+            if self._unused > (self._ahead or 0):
+                self._refuse(
+                    "the script reads another batch without a forward pass of the one before, perhaps because it skips "
+                    "batches that have another size than it has set"
+                )
         if self._is_decided or self._passes < _PASSES or reader.is_at_end:
             return None
         self._is_decided = True
@@ -167,14 +186,14 @@ class Script:
         self._give_up(why_not)
         return None
 
-    def _why_not_now(self, reader: "Reader") -> str:
+    def _why_not_now(self, reader: Reader) -> str:
         is_next = not (reader.position or self._waiting) and self._reader and self._reader.loader is reader.loader
         if reader is not self._reader and not is_next:
             return "the script reads several DataLoaders, or begins to read again before it has trained all its batches"
         if self._plain < _PLAIN:
             return self._odd
-        if getattr(self._models[0], "_comm_hooks", ()):
-            return "the model has a communication hook"
+        if why := self._hooks():
+            return why
         if any(isinstance(at, _BatchNorm) and at.training for at in self._models[0].modules()):
             return "batch norm normalises over the batch of each rank, so its result depends on the shares"
         try:
@@ -183,7 +202,20 @@ class Script:
             return str(error)
         return ""
 
-    def _begin(self, reader: "Reader") -> Iterator[Any]:
+    def _hooks(self) -> str:
+        """Returns which hooks of the script may depend on the gradients of a rank; empty if none."""
+        model = self._models[0]
+        if getattr(model, "_comm_hooks", ()):
+            return "the model has a communication hook"
+        ours = self._watch.hooked() if self._watch else ()
+        later = [getattr(at, "_post_accumulate_grad_hooks", None) or {} for at in model.parameters()]
+        has_later = any(hook not in ours for hooks in later for hook in hooks.values())
+        has_modules = any(at._backward_hooks or at._backward_pre_hooks for at in model.modules())  # noqa: SLF001
+        if has_later or has_modules or any(at._backward_hooks for at in model.parameters()):  # noqa: SLF001
+            return "the model has hooks that may change its gradients before they are averaged"
+        return ""
+
+    def _begin(self, reader: Reader) -> Iterator[Any]:
         """Begins to balance, together with all ranks, and returns the rest of the epoch."""
         ahead, loader = len(self._waiting), reader.loader
         self._reader = reader
@@ -201,7 +233,6 @@ class Script:
         self._balance.keep_even(ahead)
         if self._ahead:
             self._models[0].register_forward_pre_hook(_begins_pass, prepend=True)
-        patches.end_gathers()
         reader.drop()
         reader.source.close()
         batches = self._balance.rest()
@@ -215,8 +246,6 @@ class Script:
     def _give_up(self, why_not: str) -> None:
         self._why_not = self._why_not or why_not
         self._waiting.clear()
-        patches.end_backward()
-        patches.end_gathers()
         if not self.rank:
             lines.show(
                 [
@@ -225,8 +254,10 @@ class Script:
                 ]
             )
 
-    def read(self, reader: "Reader", batch: Any, samples: int) -> None:
+    def read(self, reader: Reader, batch: Any, samples: int) -> None:
         """Called when a training batch was read."""
+        if self._balance:
+            self._unused += 1
         if self._is_decided:
             return
         if self._reader is not reader:
@@ -251,6 +282,9 @@ class Script:
             self._refuse("the script trains several DistributedDataParallel models")
         if self._balance and not self._is_ours:
             self._refuse("the model trains on batches that were not read from the balanced DataLoader")
+        self._outputs, self._unused = [], 0
+        if self._balance:
+            self._meetings.check()
         if self._is_decided:
             return
         self._passes += 1
@@ -264,34 +298,65 @@ class Script:
             self._mark = self._balance.job.step()
             self._mark.__enter__()
 
-    def _backward(self, tensors: Any) -> None:
+    def _computed(self, output: Any) -> None:
+        """Keeps the outputs of a forward pass until its backward pass."""
+        if torch.is_grad_enabled() and (self._balance or not self._is_decided):
+            self._outputs = [at.grad_fn for at in tensors(output) if at.grad_fn is not None]
+
+    def _backward(self, values: Any, gradients: Any) -> None:
         """Observes the begin of a backward pass."""
         # Checkpoints compute a backward pass within another one.
         if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001  # PyTorch has no public way to ask.
             return
+        outputs, self._outputs = self._outputs, []
+        if gradients is not None:
+            self._has_needs("the script weights its loss by backward(gradient=..)")
         if self._balance:
-            if not self._balance.check(tensors):
-                patches.end_backward()
-            return
+            self._balance.check(values, outputs)
         if self._is_decided:
             return
         samples = self._waiting[0][1] if self._waiting else 1
         try:
             items = items_over_ranks()
-            self._losses.append(reductions.terms(tensors, samples, self._suspects(samples), items))
+            self._losses.append(reductions.terms(values, samples, self._suspects(samples), items, outputs=outputs))
         except reductions.UnknownLossError as error:
             self._losses.append(str(error))
 
-    def _gathers(self, tensor: Any) -> None:
-        """Observes that ranks gather a tensor, which would fail if its length was a rank's number of samples."""
-        length = self._reader.source.batch_size if self._reader else 0
-        self._has_gathered |= length > 1 and tensor.ndim > 0 and len(tensor) % length == 0
+    def _grad(self) -> None:
+        """Observes gradients that are not added to parameters."""
+        if torch._C._current_graph_task_id() < 0 and self._forwards:  # noqa: SLF001
+            self._has_needs("the script calls torch.autograd.grad, whose gradients are not weighted")
+
+    def _has_needs(self, why: str) -> None:
+        self._needs_equal = self._needs_equal or why
+        if self._balance:
+            self._refuse(why)
+
+    def _gathers(self, value: Any) -> None:
+        """Observes that ranks gather or reduce something whose length may be a rank's number of samples."""
+        reader = self._reader
+        if reader is None or (self._is_decided and not self._balance):
+            return
+        for tensor in tensors(value):
+            length = len(tensor) if tensor.ndim else 0
+            if self._balance:
+                is_sized = length > 1 and reader.is_uneven(length)
+            else:
+                size = reader.source.batch_size
+                is_sized = length >= size > 1 and length % size == 0
+            if is_sized and all(tensor.shape != at.shape for at in self._models[0].parameters()):
+                self._has_needs("the script gathers or reduces a value for each sample, which requires equal batches")
 
     def _suspects(self, samples: int) -> list[float]:
         """Returns factors of a loss that may depend on the size of the batch."""
         length = len(self._reader.loader.dataset) if self._reader else 1
         numbers = [samples, samples * self.ranks, samples / length, samples * self.ranks / length]
         return [*numbers, *(1 / number for number in numbers)]
+
+    def _steps(self, optimizer: Any, *_: Any) -> None:
+        """Observes the begin of a step of an optimizer."""
+        if self._balance:
+            self._meetings.compare([float(group["lr"]) for group in optimizer.param_groups])
 
     def _step(self, optimizer: Any, *_: Any) -> None:
         """Observes the end of a step of an optimizer."""
@@ -327,8 +392,10 @@ class Script:
                 f"a step has {self._forwards} forward and {len(losses)} backward passes (accumulation, several losses, "
                 "or batches that no DataLoader with a DistributedSampler gave)"
             )
-        elif self._has_gathered:
-            why_not = "the script gathers a value for each sample over the ranks, which requires equal batches"
+        elif self._needs_equal:
+            why_not = self._needs_equal
+        elif not self._is_of_model(optimizer):
+            why_not = "the optimizer has parameters that are not in the DistributedDataParallel model"
         elif not self._is_known:
             why_not = (
                 "it is unknown of which batch a forward pass is: the script reads several, repeats or changes them"
@@ -336,10 +403,23 @@ class Script:
         elif isinstance(losses[0], str):
             why_not = losses[0]
         else:
-            is_same = losses[0] == self._terms or not self._terms
+            is_same = not self._terms or reductions.same(losses[0], self._terms)
             self._terms = losses[0]
             why_not = "" if is_same else "the shapes of the loss change, so it is no mean over samples"
         return why_not
+
+    def _is_of_model(self, optimizer: Any) -> bool:
+        own = {id(parameter) for parameter in self._models[0].parameters()}
+        return all(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+
+    def local(self, own: int) -> int:
+        """Returns the number of samples in the batch that was read last; ``own`` in the script's own one."""
+        return self._balance.local() if self._balance else own
+
+    def left(self, position: int, count: int) -> None:
+        """Called when the script has left an epoch."""
+        if self._balance and not self.has_ended:
+            self._meetings.leaves(position, count)
 
     def _ends(self) -> None:
         """Ends the run, before the process group or the process ends; rank 0 shows the last lines."""
@@ -347,10 +427,14 @@ class Script:
             return
         self.has_ended = True
         atexit.unregister(self._ends)
-        self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
         patches.end()
         if self._balance:
+            if self._reader:
+                self._reader.close()
             self._balance.job.close()
+            self._meetings.end()
             return
         batch = self._reader.source.batch_size if self._reader else None
         told = self._watch.summary(self._store, self._name, self.rank, self.ranks, batch) if self._watch else []
@@ -364,41 +448,3 @@ def _begins_pass(model: Any, _: Any) -> None:
     """A hook that scripts may copy with their model."""
     if Script.current:
         Script.current.begins_pass(model)
-
-
-class Reader:
-    """An iterator of a DataLoader of the script."""
-
-    def __init__(self, script: Script, loader: Any, source: Any, batches: Any) -> None:
-        """Reads from an iterator, which the script may replace within the epoch."""
-        self._script, self.loader, self.source, self._batches = script, loader, source, batches
-        #: Number of batches that were read.
-        self.position = 0
-        self._count = len(loader)
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether all batches were read."""
-        return self.position >= self._count
-
-    def drop(self) -> None:
-        """Ends the script's own iterator, and its workers."""
-        if end := getattr(self._batches, "_shutdown_workers", None):
-            end()
-        self.loader._iterator = None  # noqa: SLF001  # A DataLoader with persistent workers keeps it.
-
-    def __iter__(self) -> "Reader":
-        """Returns itself."""
-        return self
-
-    def __len__(self) -> int:
-        """The number of batches in the epoch."""
-        return self._count
-
-    def __next__(self) -> Any:
-        """Returns the next batch."""
-        self._batches = self._script.reads_batch(self) or self._batches
-        batch = next(self._batches)
-        self._script.read(self, batch, self.source.samples(self.position))
-        self.position += 1
-        return batch

@@ -51,6 +51,10 @@ class Watch:
             handle = parameter.register_post_accumulate_grad_hook(self._computed)
             self._handles.append((id(parameter), handle))
 
+    def hooked(self) -> tuple[Any, ...]:
+        """Returns the functions that it has added to parameters."""
+        return (self._computed,)
+
     def forward_begins(self) -> None:
         """Records the begin of a forward pass whose gradients are needed."""
         self._close()

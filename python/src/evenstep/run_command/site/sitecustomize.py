@@ -1,72 +1,79 @@
-# ruff: noqa: INP001  # Python imports it as a module of its own.
+# ruff: noqa: INP001, ANN001, ANN002, ANN003, ANN202, ANN204, ANN205  # Python imports it as a module of its own; any version of Python.
+# mypy: ignore-errors
 """Python imports this module when it starts in the environment of `evenstep run`; it imports nothing of evenstep.
 
-Another ``sitecustomize`` that it hides is run as well. When PyTorch defines DistributedDataParallel, and only then,
-the class gets the hook of :mod:`evenstep.run_command.hook`.
+Another ``sitecustomize`` that it hides is run first. When PyTorch defines DistributedDataParallel, and only then,
+the class gets the hook of :mod:`evenstep.run_command.hook`. Programs of any version of Python may be started in this
+environment, so it has only syntax that all of them know.
 """
 
 import os
 import sys
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import module_from_spec
-from types import ModuleType
 
 _TARGET = "torch.nn.parallel.distributed"
 
 
-class _Hooked(Loader):
+class _Hooked(object):  # noqa: UP004  # Python 2.
     """Loads a module as its own loader does, and adds the hook."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader):
         self._loader = loader
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec):
         return self._loader.create_module(spec)
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module):
         self._loader.exec_module(module)
         stock = module.DistributedDataParallel.__init__
 
-        def init(self: object, *args: object, **kwargs: object) -> None:
+        def init(self, *args, **kwargs):
             stock(self, *args, **kwargs)
             try:
                 from evenstep.run_command import hook  # noqa: PLC0415  # Only when a model is made.
-            except ImportError as error:
+            except Exception as error:  # noqa: BLE001  # Another Python may not even read it.
                 module.DistributedDataParallel.__init__ = stock
-                sys.stderr.write(f"evenstep: this Python cannot import evenstep, so nothing is balanced: {error}\n")
+                sys.stderr.write("evenstep: this Python cannot import evenstep, so nothing is balanced: %s\n" % error)  # noqa: UP031
                 return
             hook.made(self)
 
-        init.__doc__, init.__wrapped__ = stock.__doc__, stock  # type: ignore[attr-defined]  # As functools.wraps.
+        init.__doc__, init.__wrapped__ = stock.__doc__, stock  # As functools.wraps.
         module.DistributedDataParallel.__init__ = init
 
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
 
-class _Finder(MetaPathFinder):
+
+class _Finder(object):  # noqa: UP004  # Python 2.
     """Finds the one module that gets the hook."""
 
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+    @staticmethod
+    def find_spec(name, path, target=None):
         if name != _TARGET:
             return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path, target)  # type: ignore[arg-type]  # As the import system calls it.
+        sys.meta_path.remove(_Finder)
+        from importlib.machinery import PathFinder  # noqa: PLC0415  # Python 3.
+
+        spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _Hooked(spec.loader)
         return spec
 
 
-def _run_hidden() -> None:
-    """Runs the next module of this name in the path, as Python would."""
+def _run_hidden():
+    """Runs the next module of this name in the path, as Python would, and restores the path of the script."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib takes long to import.
-    paths = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
-    spec = PathFinder.find_spec("sitecustomize", paths)
-    if spec is None or spec.loader is None:
-        return
-    module = module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401, PLC0415  # The next one.
+    except ImportError as error:
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = ours
 
 
-if os.environ.get("EVENSTEP_RUN"):
-    sys.meta_path.insert(0, _Finder())
-_run_hidden()
+try:
+    _run_hidden()
+finally:
+    if os.environ.get("EVENSTEP_RUN"):
+        sys.meta_path.insert(0, _Finder)
