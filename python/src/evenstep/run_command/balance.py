@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import evenstep.job.job
 from evenstep._native import apportion
 from evenstep.errors import EvenstepError, SettingError, UnsupportedError
 from evenstep.exchange.given_plans import even_plan
+from evenstep.job.init import init
 from evenstep.run.loader import WEIGHTLESS_SAMPLES, Loader
 from evenstep.run_command import reductions, stock
 from evenstep.run_command.hugging_face import items_over_ranks
@@ -54,7 +54,7 @@ class Balance:
         whole = source.batch_size * source.ranks
         plan = list(apportion(whole, options.plan, 1)) if options.plan else None
         cap = options.max_batch[dist.get_rank()] if options.max_batch else None
-        self.job = evenstep.job.job.init(plan=plan, max_local_batch=cap)
+        self.job = init(plan=plan, max_local_batch=cap)
         # A sum over ranks that is divided by the items of all needs no weights, but its items count on each rank.
         is_sum = any(reductions.ITEMS in term for term in terms)
         if is_sum and plan and 0 in plan:
