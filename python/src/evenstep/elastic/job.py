@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import logging
 import os
+import random
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from evenstep.measure.device import current_device
 from evenstep.measure.moment import timer_of
 from evenstep.run.loader import check
 from evenstep.run.step import Step
+from evenstep.samples import shares
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress, resumed, state_of
 from evenstep.settings.options import RunOptions
@@ -37,6 +39,9 @@ _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 #: Time that the end of a job waits for the predictor, in seconds.
 _CLOSE_S = 5.0
+
+#: Number of failures with the same members, and of failed tries of this worker to become one, before an error.
+_FAILURES_MAX = 5
 
 #: Signals by which launchers and clouds announce that a process will end.
 _NOTICES = (signal.SIGTERM, signal.SIGUSR1)
@@ -94,6 +99,11 @@ class ElasticJob:
         self._noticed_s: float | None = None
         self._leaves = False
         self._handlers: dict[int, Any] = {}
+        #: The members that have failed, and how often in a row; the number of failed tries of this one.
+        self._failed: tuple[list[int], int] = ([], 0)
+        self._tries = 0
+        #: The states of the schedulers after the last iteration.
+        self._schedules = ""
         self._closed = False
         #: The batches that were read and did not begin.
         self.waiting: deque[Step] = deque()
@@ -142,7 +152,7 @@ class ElasticJob:
         self._shared.ahead = loader.ahead
         if self._state_given:
             self._shared.progress, _, _ = resumed(self._state_given, order)
-            self._shared.job, self._shared.has_state = self._state_given.get("job", self._shared.job), True
+            self._shared.job = self._state_given.get("job", self._shared.job)
         return loader
 
     def wrap(self, model: _Model, *, state: Sequence[Any], loss: Literal["mean", "sum"] = "mean") -> _Model:
@@ -184,11 +194,18 @@ class ElasticJob:
 
         Raises:
             SettingError: no batch was read.
-            UnsupportedError: the block has no backward pass, or not one step of each optimizer.
+            UnsupportedError: the block has no backward pass, or not one step of each optimizer, or a scheduler of
+                ``state=`` stepped outside of a block.
+            EvenstepError: the store of the job has ended.
             SystemExit: this worker got a notice and has left.
         """
         if not self.waiting:
             raise SettingError("step(): every batch read so far has begun: read the next one from job.loader first")
+        with self._reaches_store():
+            self._check_schedules()
+            yield from self._iteration()
+
+    def _iteration(self) -> Iterator[Step]:
         step = self._step = self.waiting.popleft()
         self._steps_of = dict.fromkeys(self._steps_of, 0)
         self._sums.begin(step)
@@ -206,7 +223,10 @@ class ElasticJob:
         finally:
             self._step = None
         self._noticed_s = self._noticed_s or time.monotonic()
+        failure = self._sums.failure
         self._sums.undo()
+        self._check_schedules()
+        self._count(failure)
         self._regroup()
 
     def leave(self) -> None:
@@ -235,8 +255,7 @@ class ElasticJob:
             return
         self._closed = True
         atexit.unregister(self.close)
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        self._ignore_notices()
         if self._shared.source:
             self._shared.source.close(_CLOSE_S)
         if self._life:
@@ -265,12 +284,32 @@ class ElasticJob:
         atexit.register(self.close)
         for number in _NOTICES:
             with contextlib.suppress(ValueError):  # Another thread than the main one.
-                self._handlers[number] = signal.signal(number, lambda *_: self.leave())
+                self._handlers[number] = signal.signal(number, self._get_notice)
         store = keeper.reach(self._host, self._port)
-        self._members = Membership(store, self._limits, self._check_notice)
-        self._enter()
-        reconfigure.open_group(store, self._members.number, self._limits.hang_s)
-        self._share(self._form)
+        self._members = Membership(store, self._limits, self._check_notice, self._fits)
+        with self._reaches_store():
+            self._enter()
+            reconfigure.open_group(store, self._members.number, self._limits.hang_s)
+            self._share(self._form)
+
+    def _get_notice(self, number: int, frame: Any) -> None:
+        self.leave()
+        if callable(handler := self._handlers.get(number)):
+            handler(number, frame)
+
+    def _ignore_notices(self) -> None:
+        """Restores the script's handlers."""
+        while self._handlers:
+            number, handler = self._handlers.popitem()
+            with contextlib.suppress(ValueError):  # Another thread than the main one.
+                signal.signal(number, handler)
+
+    def _fits(self, caps: list[int | None]) -> bool:
+        try:
+            shares.even(self._shared.order.global_batch, caps, self._options.quantum)
+        except SettingError:
+            return False
+        return True
 
     @property
     def progress(self) -> Progress:
@@ -310,27 +349,35 @@ class ElasticJob:
         timer = timer_of(current_device())
         compute_s = timer.between(self._begun, timer.now())
         row = Report(step.iteration, step.local_batch, compute_s, self._loader_wait_s).to_row()
-        plan, has_new = None, False
+        plan, has_new, then = None, False, step.iteration + self._shared.ahead + 1
         if self._shared.source:
-            plan, has_new = self._shared.source.take(step.iteration + self._shared.ahead + 1), members.has_new()
+            has_new = members.has_new()
+            try:
+                plan = self._shared.source.take(then) if then < self._shared.end() else None
+            except Exception as error:
+                members.fail(f"plan= failed: {error!r}")
+                raise
         return Said(self._leaves, has_new, row, plan or ())
 
     def _is_seen(self) -> bool:
-        return bool(self._members and self._members.store.check([self._members.seen]))
+        return bool(self._members and self._members.has_failed())
 
     def _complete(self, step: Step) -> None:
         """Ends an iteration whose sums are complete."""
         heard = self._sums.heard
         if heard is None:
             raise UnsupportedError("`with job.step()` without a backward pass of the wrapped model: must have one")
-        if wrong := {count for count in self._steps_of.values() if count != 1}:
+        # A GradScaler leaves out a step on all members alike, because it sees the sums.
+        allowed = {0, 1} if any(isinstance(each, torch.amp.GradScaler) for each in self._shared.objects) else {1}
+        if wrong := {*self._steps_of.values()} - allowed:
             raise UnsupportedError(
                 f"`with job.step()` with {max(wrong)} steps of an optimizer: must have one of each optimizer in "
-                "job.wrap(state=..)"
+                "job.wrap(state=..); also put a GradScaler there"
             )
         self._sums.end()
         self._shared.progress = after(step)
-        self._shared.has_state, self._shared.last_batch = True, step.local_batch
+        self._shared.last_batch, self._failed = step.local_batch, ([], 0)
+        self._schedules = self._scheduled()
         if self._noticed_s is not None:
             log.info(
                 "iteration %s: %s workers, %s ms after the failure was seen",
@@ -348,6 +395,7 @@ class ElasticJob:
         if self.is_over and self._members:
             # A member without the last sums need not wait for this one.
             self._members.finish()
+            self._ignore_notices()
         elif heard.leaving or heard.has_new:
             self._regroup()
 
@@ -371,11 +419,28 @@ class ElasticJob:
 
     def _enter(self) -> None:
         members = self._joined()
-        number = members.take_number()
-        if self._life:
-            self._life.close()
-        self._life = keeper.live(members.store, self._host, str(number))
-        members.enter(self._options.settings.rank)
+        while True:
+            number = members.take_number()
+            former, self._life = self._life, keeper.live(members.store, self._host, str(number))
+            if former:
+                former.close()
+            try:
+                members.enter(self._options.settings.rank, self._options.cap)
+            except LeftOutError as error:
+                self._back_off(error)
+            else:
+                return
+
+    def _back_off(self, error: LeftOutError) -> None:
+        """Waits before this worker joins again: each try interrupts the others."""
+        self._tries += 1
+        if self._tries >= _FAILURES_MAX:
+            raise EvenstepError(f"this worker could not join the job {self._tries} times in a row: {error}") from error
+        log.warning("%s; it joins again", error)
+        until = time.monotonic() + 0.1 * 3**self._tries * random.uniform(0.5, 1.5)  # noqa: S311
+        while time.monotonic() < until:
+            self._check_notice()
+            time.sleep(0.02)
 
     def _joined(self) -> Membership:
         if self._members is None:
@@ -383,47 +448,89 @@ class ElasticJob:
         return self._members
 
     def _form(self) -> None:
+        self._sums.begun_s = time.monotonic()
         self._joined().form()
+
+    def _again(self) -> None:
+        """Becomes a member of the next generation."""
+        members = self._joined()
+        reconfigure.drop(members.generation + 1, members.number)
+        try:
+            members.next_generation(self._sums.begun_s, has_state=self._shared.has_state)
+        except LeftOutError as error:
+            self._shared.has_state = False
+            self._back_off(error)
+            self._enter()
+        self._form()
 
     def _regroup(self) -> None:
         """Continues with the members of the next generation."""
-        members = self._joined()
-
-        def again() -> None:
-            reconfigure.drop(members.generation + 1, members.number)
-            try:
-                members.next_generation(self._sums.begun_s)
-            except LeftOutError as error:
-                log.warning("%s; it joins again", error)
-                self._shared.has_state = False
-                self._enter()
-            members.form()
-
-        self._share(again)
+        self._share(self._again)
 
     def _share(self, form: Callable[[], None]) -> None:
         """Forms a generation and gives all of its members one state, again if another member is lost meanwhile.
 
         Raises:
-            EvenstepError: the store of the job has ended.
+            EvenstepError: the store of the job has ended, or the same members have failed too often.
         """
-        try:
-            form()
-            self._shared.agree(self._joined())
-        except EvenstepError:
-            raise
-        except RuntimeError as error:
+        while True:
             try:
-                self._joined().store.check(["any"])
-            except RuntimeError:
-                raise EvenstepError(
-                    f"the store of the elastic job at {self._host}:{self._port} has ended: its host is lost, or all "
-                    f"other workers have ended: {error}"
-                ) from error
-            log.warning("generation %s could not be formed: %s", self.generation, error)
-            self._regroup()
-            return
+                form()
+                self._shared.agree(self._joined())
+                break
+            except EvenstepError:
+                raise
+            except RuntimeError as error:
+                self._check_store(error)
+                log.warning("generation %s could not be formed: %s", self.generation, error)
+                self._count(error)
+                form = self._again
+        self._tries, self._schedules = 0, self._scheduled()
         self.waiting.clear()
         if not dist.get_rank():
             count = dist.get_world_size()
             log.info("generation %s: %s workers from iteration %s on", self.generation, count, self.progress.iteration)
+
+    def _count(self, failure: BaseException | None) -> None:
+        """Counts a failure, which may come from the script or the network and not from the end of a member."""
+        members = self._joined().members
+        before, count = self._failed
+        self._failed = (members, count + 1 if before == members else 1)
+        if self._failed[1] >= _FAILURES_MAX:
+            raise EvenstepError(
+                f"the same {len(members)} workers failed {_FAILURES_MAX} times in a row at iteration "
+                f"{self.progress.iteration}: {failure}"
+            ) from failure
+
+    @contextmanager
+    def _reaches_store(self) -> Iterator[None]:
+        try:
+            yield
+        except EvenstepError:
+            raise
+        except RuntimeError as error:
+            self._check_store(error)
+            raise
+
+    def _check_store(self, error: RuntimeError) -> None:
+        try:
+            self._joined().store.check(["any"])
+        except RuntimeError:
+            raise EvenstepError(
+                f"the store of the elastic job at {self._host}:{self._port} has ended: its host is lost, or all other "
+                f"workers have ended: {error}"
+            ) from error
+
+    def _scheduled(self) -> str:
+        schedulers = [at for at in self._shared.objects if isinstance(at, torch.optim.lr_scheduler.LRScheduler)]
+        return repr([each.state_dict() for each in schedulers])
+
+    def _check_schedules(self) -> None:
+        """Fails if a worker that has just joined, or lacks the last sums, would have another learning rate."""
+        if self._scheduled() != self._schedules:
+            why = (
+                "a scheduler of job.wrap(state=..) stepped outside of `with job.step()`, or before its optimizer: step "
+                "it at the end of the block, for example with `if step.is_last: scheduler.step()` once per epoch"
+            )
+            self._joined().fail(why)
+            raise UnsupportedError(why)
