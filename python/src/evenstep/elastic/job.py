@@ -1,11 +1,9 @@
 """A job whose workers join and leave, with no restart. Experimental."""
 
 import atexit
-import contextlib
 import logging
 import os
 import random
-import signal
 import sys
 import time
 from collections import deque
@@ -19,6 +17,7 @@ import torch.distributed as dist
 from evenstep.elastic import keeper, reconfigure
 from evenstep.elastic.loader import ElasticLoader
 from evenstep.elastic.members import LeftOutError, Limits, Membership
+from evenstep.elastic.notices import Notices
 from evenstep.elastic.state import Shared, after
 from evenstep.elastic.sums import Said, Sums
 from evenstep.errors import EvenstepError, SettingError, UnsupportedError
@@ -27,7 +26,6 @@ from evenstep.measure.device import current_device
 from evenstep.measure.moment import timer_of
 from evenstep.run.loader import check
 from evenstep.run.step import Step
-from evenstep.samples import shares
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress, resumed, state_of
 from evenstep.settings.options import RunOptions
@@ -42,9 +40,6 @@ _CLOSE_S = 5.0
 
 #: Number of failures with the same members, and of failed tries of this worker to become one, before an error.
 _FAILURES_MAX = 5
-
-#: Signals by which launchers and clouds announce that a process will end.
-_NOTICES = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class ElasticJob:
@@ -97,8 +92,7 @@ class ElasticJob:
         self._begun: Any = None
         self._step: Step | None = None
         self._noticed_s: float | None = None
-        self._leaves = False
-        self._handlers: dict[int, Any] = {}
+        self._notices = Notices()
         #: The members that have failed, and how often in a row; the number of failed tries of this one.
         self._failed: tuple[list[int], int] = ([], 0)
         self._tries = 0
@@ -231,7 +225,7 @@ class ElasticJob:
 
     def leave(self) -> None:
         """Ends this worker after the current iteration, as SIGTERM and SIGUSR1 do."""
-        self._leaves = True
+        self._notices.is_given = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the progress, the same on all workers, to save with model and optimizer."""
@@ -255,7 +249,7 @@ class ElasticJob:
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._ignore_notices()
+        self._notices.ignore()
         if self._shared.source:
             self._shared.source.close(_CLOSE_S)
         if self._life:
@@ -282,34 +276,13 @@ class ElasticJob:
             raise SettingError("no model: call job.wrap(model, state=[optimizer]) before the loop")
         select_interface(os.environ)
         atexit.register(self.close)
-        for number in _NOTICES:
-            with contextlib.suppress(ValueError):  # Another thread than the main one.
-                self._handlers[number] = signal.signal(number, self._get_notice)
+        self._notices.catch()
         store = keeper.reach(self._host, self._port)
-        self._members = Membership(store, self._limits, self._check_notice, self._fits)
+        self._members = Membership(store, self._limits, self._check_notice, self._shared.fits)
         with self._reaches_store():
             self._enter()
             reconfigure.open_group(store, self._members.number, self._limits.hang_s)
             self._share(self._form)
-
-    def _get_notice(self, number: int, frame: Any) -> None:
-        self.leave()
-        if callable(handler := self._handlers.get(number)):
-            handler(number, frame)
-
-    def _ignore_notices(self) -> None:
-        """Restores the script's handlers."""
-        while self._handlers:
-            number, handler = self._handlers.popitem()
-            with contextlib.suppress(ValueError):  # Another thread than the main one.
-                signal.signal(number, handler)
-
-    def _fits(self, caps: list[int | None]) -> bool:
-        try:
-            shares.even(self._shared.order.global_batch, caps, self._options.quantum)
-        except SettingError:
-            return False
-        return True
 
     @property
     def progress(self) -> Progress:
@@ -357,7 +330,7 @@ class ElasticJob:
             except Exception as error:
                 members.fail(f"plan= failed: {error!r}")
                 raise
-        return Said(self._leaves, has_new, row, plan or ())
+        return Said(self._notices.is_given, has_new, row, plan or ())
 
     def _is_seen(self) -> bool:
         return bool(self._members and self._members.has_failed())
@@ -377,7 +350,7 @@ class ElasticJob:
         self._sums.end()
         self._shared.progress = after(step)
         self._shared.last_batch, self._failed = step.local_batch, ([], 0)
-        self._schedules = self._scheduled()
+        self._schedules = self._shared.scheduled()
         if self._noticed_s is not None:
             log.info(
                 "iteration %s: %s workers, %s ms after the failure was seen",
@@ -395,7 +368,7 @@ class ElasticJob:
         if self.is_over and self._members:
             # A member without the last sums need not wait for this one.
             self._members.finish()
-            self._ignore_notices()
+            self._notices.ignore()
         elif heard.leaving or heard.has_new:
             self._regroup()
 
@@ -412,7 +385,7 @@ class ElasticJob:
 
     def _check_notice(self) -> None:
         """Ends a wait in which no member computes."""
-        if self._leaves:
+        if self._notices.is_given:
             self._go()
 
     # A new generation.
@@ -485,7 +458,7 @@ class ElasticJob:
                 log.warning("generation %s could not be formed: %s", self.generation, error)
                 self._count(error)
                 form = self._again
-        self._tries, self._schedules = 0, self._scheduled()
+        self._tries, self._schedules = 0, self._shared.scheduled()
         self.waiting.clear()
         if not dist.get_rank():
             count = dist.get_world_size()
@@ -513,21 +486,11 @@ class ElasticJob:
             raise
 
     def _check_store(self, error: RuntimeError) -> None:
-        try:
-            self._joined().store.check(["any"])
-        except RuntimeError:
-            raise EvenstepError(
-                f"the store of the elastic job at {self._host}:{self._port} has ended: its host is lost, or all other "
-                f"workers have ended: {error}"
-            ) from error
-
-    def _scheduled(self) -> str:
-        schedulers = [at for at in self._shared.objects if isinstance(at, torch.optim.lr_scheduler.LRScheduler)]
-        return repr([each.state_dict() for each in schedulers])
+        keeper.check(self._joined().store, f"{self._host}:{self._port}", error)
 
     def _check_schedules(self) -> None:
         """Fails if a worker that has just joined, or lacks the last sums, would have another learning rate."""
-        if self._scheduled() != self._schedules:
+        if self._shared.scheduled() != self._schedules:
             why = (
                 "a scheduler of job.wrap(state=..) stepped outside of `with job.step()`, or before its optimizer: step "
                 "it at the end of the block, for example with `if step.is_last: scheduler.step()` once per epoch"

@@ -87,6 +87,21 @@ def live(store: Store, host: str, name: str) -> socket.socket:
     return connection
 
 
+def check(store: Store, where: str, error: RuntimeError) -> None:
+    """Fails if an error came from the end of the store.
+
+    Raises:
+        EvenstepError: it has ended.
+    """
+    try:
+        store.check(["any"])
+    except RuntimeError:
+        raise EvenstepError(
+            f"the store of the elastic job at {where} has ended: its host is lost, or all other workers have ended: "
+            f"{error}"
+        ) from error
+
+
 def _start(host: str, port: int) -> bool:
     """Starts the process of the store if this is its host and no other process has done so."""
     try:

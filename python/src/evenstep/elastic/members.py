@@ -155,7 +155,7 @@ class Membership:
         self.store.set(f"seen/{generation}", "1")
         self.store.set(f"here/{generation}/{self.number}", str(int(has_state)))
         late = max(time.monotonic() + _GRACE_S, begun_s + self.limits.hang_s)
-        notice, deadline = time.monotonic() + 60.0, time.monotonic() + _PAUSE_S
+        notice, deadline = time.monotonic() + 5.0, time.monotonic() + _PAUSE_S
         here = dict[int, bool]()
         while not self._has_list(generation):
             # Each look into the store costs its only thread time, and all members look.

@@ -17,6 +17,7 @@ from evenstep.elastic.sums import Sums
 from evenstep.errors import DivergedError, SettingError
 from evenstep.measure.device import current_device
 from evenstep.run.step import Step
+from evenstep.samples import shares
 from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress
@@ -125,6 +126,19 @@ class Shared:
         if self.options.fixed is not None:
             planned = self._given(first)
         self.plans = Plans(planned)
+
+    def scheduled(self) -> str:
+        """Returns the states of the schedulers, to compare."""
+        schedulers = [each for each in self.objects if isinstance(each, torch.optim.lr_scheduler.LRScheduler)]
+        return repr([each.state_dict() for each in schedulers])
+
+    def fits(self, caps: Sequence[int | None]) -> bool:
+        """Returns whether workers with these caps can compute the global batch."""
+        try:
+            shares.even(self.order.global_batch, caps, self.options.quantum)
+        except SettingError:
+            return False
+        return True
 
     def end(self) -> int:
         """Returns the number of iterations of the training."""
