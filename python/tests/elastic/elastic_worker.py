@@ -50,7 +50,7 @@ class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.used = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-        self.unused = torch.nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.unused = torch.nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)
         self.register_buffer("table", torch.arange(3, dtype=torch.int16))
 
     def forward(self, x: torch.Tensor) -> Any:
