@@ -117,7 +117,7 @@ def main(folder: str, script: dict[str, Any]) -> None:  # noqa: C901, PLR0915
     # A worker that comes has other parameters until it gets the ones of the job.
     net, optimizer, scheduler = parts(script.get("seed", 0))
     epochs: int = script["epochs"]
-    # No iteration after the last one is asked for.
+    # The plan of an iteration after the last one is an error.
     plan = (lambda at: [*map(even, range(epochs * SAMPLES // BATCH))][at]) if script.get("plan") else None
 
     def handle(*_: Any) -> None:

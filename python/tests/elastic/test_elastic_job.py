@@ -27,7 +27,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.mark.parametrize("killed", [[2], [0], [1, 3]], ids=["one", "first", "two"])
 def test_killed_workers(forks: Forks, tmp_path: Path, killed: list[int]) -> None:
-    """Children of a killed worker, here of its DataLoader, may outlive it: nobody waits for ``hang_s``."""
+    """Children of a killed worker, here of its DataLoader, may outlive it: no worker waits for ``hang_s``."""
     num_workers = int(killed == [2])
     with run(forks, tmp_path, 4, has_store=killed != [0], hang_s=300.0, num_workers=num_workers) as job:
         for rank in range(4):
@@ -89,7 +89,7 @@ def test_a_hung_worker_is_left_out_and_returns(forks: Forks, tmp_path: Path) -> 
 
 
 def test_the_only_worker_with_the_state_hangs(forks: Forks, tmp_path: Path) -> None:
-    """Nobody continues without the state: a worker that comes waits for it."""
+    """A worker that comes waits for the state instead of starting over."""
     with run(forks, tmp_path, 1, pause_s=0.02, epochs=4, hang_s=1.0) as job:
         first = job.start(stops=True)
         job.until("completes", 2)

@@ -217,7 +217,8 @@ class ElasticJob:
         finally:
             self._step = None
         self._noticed_s = self._noticed_s or time.monotonic()
-        failure = self._sums.failure
+        # The error itself would keep this frame, and with it the failed collective, which blocks the new group.
+        failure = str(self._sums.failure)
         self._sums.undo()
         self._check_schedules()
         self._count(failure)
@@ -456,7 +457,7 @@ class ElasticJob:
             except RuntimeError as error:
                 self._check_store(error)
                 log.warning("generation %s could not be formed: %s", self.generation, error)
-                self._count(error)
+                self._count(str(error))
                 form = self._again
         self._tries, self._schedules = 0, self._shared.scheduled()
         self.waiting.clear()
@@ -464,7 +465,7 @@ class ElasticJob:
             count = dist.get_world_size()
             log.info("generation %s: %s workers from iteration %s on", self.generation, count, self.progress.iteration)
 
-    def _count(self, failure: BaseException | None) -> None:
+    def _count(self, failure: str) -> None:
         """Counts a failure, which may come from the script or the network and not from the end of a member."""
         members = self._joined().members
         before, count = self._failed
@@ -473,7 +474,7 @@ class ElasticJob:
             raise EvenstepError(
                 f"the same {len(members)} workers failed {_FAILURES_MAX} times in a row at iteration "
                 f"{self.progress.iteration}: {failure}"
-            ) from failure
+            )
 
     @contextmanager
     def _reaches_store(self) -> Iterator[None]:

@@ -7,6 +7,9 @@ or when the limit is over: a worker that hangs is left out. Its list is written 
 may come back as a new one.
 
 A new worker is in no list before it is ready, so no member waits for its imports.
+
+Once workers have the state of the job, each list has one of them, and only these stay if a generation could not be
+formed: the others come again.
 """
 
 import itertools
