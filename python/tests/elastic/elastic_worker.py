@@ -120,8 +120,10 @@ def main(folder: str, script: dict[str, Any]) -> None:  # noqa: C901, PLR0915
     # The plan of an iteration after the last one is an error.
     plan = (lambda at: [*map(even, range(epochs * SAMPLES // BATCH))][at]) if script.get("plan") else None
 
+    handled: list[int] = []
+
     def handle(*_: Any) -> None:
-        say(handled=1)
+        handled.append(1)
 
     signal.signal(signal.SIGTERM, handle)
     sizes = {name: script[name] for name in ("min_workers", "max_workers") if name in script}
@@ -176,7 +178,12 @@ def main(folder: str, script: dict[str, Any]) -> None:  # noqa: C901, PLR0915
         say(leaves=job.progress.iteration)
         raise
     finally:
-        say(iteration=job.progress.iteration, parameters=flat(net), rate=scheduler.get_last_lr()[0])
+        say(
+            iteration=job.progress.iteration,
+            parameters=flat(net),
+            rate=scheduler.get_last_lr()[0],
+            handled=len(handled),
+        )
     job.close()
 
 
