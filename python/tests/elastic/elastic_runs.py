@@ -80,6 +80,14 @@ class Run:
             assert time.monotonic() < deadline, self.told()
             time.sleep(0.01)
 
+    def until_told(self, what: str, pid: int) -> None:
+        """Waits until a worker logs a text."""
+        deadline = time.monotonic() + LIMIT_S
+        path = self.folder / f"{pid}.text"
+        while not path.exists() or what not in path.read_text():
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.01)
+
     def end(self) -> list[int]:
         """Returns the exit codes of all workers."""
         deadline = time.monotonic() + LIMIT_S

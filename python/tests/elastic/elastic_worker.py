@@ -19,9 +19,12 @@ import torch
 import torch._dynamo  # An optimizer would import it in each process.
 
 import evenstep
+from evenstep._native import Plan
 from evenstep.elastic import keeper
 from evenstep.elastic.sums import LostError
 from evenstep.job.init import init
+from evenstep.samples.order import Order
+from evenstep.samples.progress import Progress, state_of
 
 SAMPLES, BATCH = 400, 40
 
@@ -41,10 +44,23 @@ class Data(torch.utils.data.Dataset[Any]):
         return self.x[index], self.y[index], index
 
 
+class Net(torch.nn.Module):
+    """A model that also has unused tensors whose layout and type a copy must keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+        self.unused = torch.nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)
+        self.register_buffer("table", torch.arange(3, dtype=torch.int16))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.used(x)
+
+
 def parts(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.SGD, Any]:
     """Returns a model, its optimizer and its scheduler."""
     torch.manual_seed(seed)
-    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).double()
+    net = Net().double()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     return net, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
 
@@ -69,7 +85,19 @@ def loses_its_sums(job: Any, iteration: int) -> Callable[[], None]:
     return fail
 
 
-def main(folder: str, script: dict[str, Any]) -> None:
+def stops(state_dict: Callable[[], Any]) -> Callable[[], Any]:
+    """Stops this process once while it copies its state to another worker."""
+    left = [signal.SIGSTOP]
+
+    def stop() -> Any:
+        if left and torch.distributed.get_world_size() > 1:
+            os.kill(os.getpid(), left.pop())
+        return state_dict()
+
+    return stop
+
+
+def main(folder: str, script: dict[str, Any]) -> None:  # noqa: C901, PLR0915
     """Trains; ``script`` has the iterations and moments at which this worker gets a signal or fails."""
     sys.stderr = Path(folder, f"{os.getpid()}.errors").open("w", buffering=1)  # noqa: SIM115
     logging.basicConfig(
@@ -89,10 +117,25 @@ def main(folder: str, script: dict[str, Any]) -> None:
     # A worker that comes has other parameters until it gets the ones of the job.
     net, optimizer, scheduler = parts(script.get("seed", 0))
     epochs: int = script["epochs"]
-    plan = even if script.get("plan") else None
-    job = init(elastic=True, epochs=epochs, hang_s=script.get("hang_s", 30.0), plan=plan)
+    # The plan of an iteration after the last one is an error.
+    plan = (lambda at: [*map(even, range(epochs * SAMPLES // BATCH))][at]) if script.get("plan") else None
+
+    handled: list[int] = []
+
+    def handle(*_: Any) -> None:
+        handled.append(1)
+
+    signal.signal(signal.SIGTERM, handle)
+    sizes = {name: script[name] for name in ("min_workers", "max_workers") if name in script}
+    job = init(elastic=True, epochs=epochs, hang_s=script.get("hang_s", 30.0), plan=plan, **sizes)
+    if "checkpoint" in script:
+        at = Progress(script["checkpoint"], 0, script["checkpoint"], script["checkpoint"] * BATCH)
+        job.load_state_dict(state_of(at, Order(SAMPLES, BATCH), Plan.of([BATCH]), 0.0, "job"))
     loader = job.loader(Data(), global_batch=BATCH, num_workers=script.get("num_workers", 0))
-    model = job.wrap(net, state=[optimizer, scheduler])
+    scaler = torch.amp.GradScaler("cpu", enabled=bool(script.get("scaler")))
+    model = job.wrap(net, state=[optimizer, scheduler, *([scaler] if script.get("scaler") else [])])
+    if script.get("stops"):
+        optimizer.state_dict = stops(optimizer.state_dict)  # type: ignore[method-assign]
     events = {int(at): what for at, what in script.get("events", {}).items()}
     if "loses" in script:
         job._sums._sum = loses_its_sums(job, script["loses"])  # type: ignore[method-assign]
@@ -101,6 +144,9 @@ def main(folder: str, script: dict[str, Any]) -> None:
         name, at = events.get(iteration, ["", ""])
         if at == moment:
             events.pop(iteration)
+            if name == "leave":
+                job.leave()
+                return
             os.kill(os.getpid(), getattr(signal, name))
 
     try:
@@ -115,16 +161,29 @@ def main(folder: str, script: dict[str, Any]) -> None:
                     loss = torch.nn.functional.mse_loss(model(x), y)
                     slow_s = script.get("slow_s", {}).get(str(generation), 0.0)
                     time.sleep(script.get("pause_s", 0.0) + slow_s * len(x))
-                    loss.backward()
+                    # The scale overflows once, and the step of that iteration is left out.
+                    (
+                        scaler.scale(loss) * (float("inf") if scaler.is_enabled() and step.iteration == 3 else 1)
+                    ).backward()
                     act("summed", step.iteration)
-                    optimizer.step()
-                    scheduler.step()
+                    scaler.step(optimizer)
+                    scaler.update()
+                    if "outside" not in script:
+                        scheduler.step()
                     say(completes=step.iteration, generation=generation)
+            if "outside" in script:
+                scheduler.step()
+        assert signal.getsignal(signal.SIGTERM) is handle
     except SystemExit:
         say(leaves=job.progress.iteration)
         raise
     finally:
-        say(iteration=job.progress.iteration, parameters=flat(net), rate=scheduler.get_last_lr()[0])
+        say(
+            iteration=job.progress.iteration,
+            parameters=flat(net),
+            rate=scheduler.get_last_lr()[0],
+            handled=len(handled),
+        )
     job.close()
 
 

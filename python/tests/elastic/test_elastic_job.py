@@ -27,7 +27,9 @@ def forks() -> Iterator[Forks]:
 
 @pytest.mark.parametrize("killed", [[2], [0], [1, 3]], ids=["one", "first", "two"])
 def test_killed_workers(forks: Forks, tmp_path: Path, killed: list[int]) -> None:
-    with run(forks, tmp_path, 4, has_store=killed != [0]) as job:
+    """Children of a killed worker, here of its DataLoader, may outlive it: no worker waits for ``hang_s``."""
+    num_workers = int(killed == [2])
+    with run(forks, tmp_path, 4, has_store=killed != [0], hang_s=300.0, num_workers=num_workers) as job:
         for rank in range(4):
             job.start(events={5: ["SIGKILL", "begin"]} if rank in killed else {})
         codes = job.end()
@@ -36,31 +38,42 @@ def test_killed_workers(forks: Forks, tmp_path: Path, killed: list[int]) -> None
 
 
 @pytest.mark.parametrize(
-    ("losing", "killed"), [([1], None), ([1, 2], 3), ([1, 2, 3], 0)], ids=["one", "with a death", "only one had them"]
+    ("losing", "killed", "at"),
+    [([1], None, 6), ([1, 2], 3, 6), ([1, 2, 3], 0, 6), ([1, 2], None, 19)],
+    ids=["one", "with a death", "only one had them", "at the end"],
 )
 def test_a_worker_has_the_sums_and_another_has_not(
-    forks: Forks, tmp_path: Path, losing: list[int], killed: int | None
+    forks: Forks, tmp_path: Path, losing: list[int], killed: int | None, at: int
 ) -> None:
-    """Of four workers, some lack the sums of iteration 6, and one that has them may die before it steps."""
-    with run(forks, tmp_path, 4) as job:
+    """Of four workers, some lack the sums of an iteration, and one that has them may die before it steps."""
+    with run(forks, tmp_path, 4, min_workers=1 if at < 19 else 4) as job:
         for rank in range(4):
-            events = {6: ["SIGKILL", "summed"]} if rank == killed else {}
-            job.start(events=events, **({"loses": 6} if rank in losing else {}))
+            events = {at: ["SIGKILL", "summed"]} if rank == killed else {}
+            job.start(events=events, **({"loses": at} if rank in losing else {}))
         codes = job.end()
         assert [rank for rank, code in enumerate(codes) if code] == ([] if killed is None else [killed]), job.told()
         assert job.check() == 20
 
 
-@pytest.mark.parametrize("options", [{}, {"plan": True}, {"num_workers": 1}], ids=["even", "plan", "loader workers"])
-def test_a_worker_comes_and_one_gets_a_notice(forks: Forks, tmp_path: Path, options: dict[str, Any]) -> None:
-    with run(forks, tmp_path, 2, pause_s=0.02, epochs=5, **options) as job:
-        first, leaving = job.start(), job.start()
+@pytest.mark.parametrize(
+    ("notice", "options"),
+    [("SIGTERM", {}), ("SIGUSR1", {"plan": True}), ("leave", {"num_workers": 1})],
+    ids=["even", "plan", "loader workers"],
+)
+def test_a_worker_comes_and_one_gets_a_notice(
+    forks: Forks, tmp_path: Path, notice: str, options: dict[str, Any]
+) -> None:
+    """Only the first worker has loaded the checkpoint's parameters; the one that comes has another checkpoint."""
+    with run(forks, tmp_path, 2, pause_s=0.02, epochs=5, checkpoint=0, **options) as job:
+        first, leaving = job.start(), job.start(seed=3, events={40: ["leave", "begin"]} if notice == "leave" else {})
         job.until("completes", 3)
-        comes = job.start(seed=7)
+        comes = job.start(seed=7, checkpoint=9)
         job.until("completes", 0, comes)
-        os.kill(leaving, signal.SIGTERM)
+        if notice != "leave":
+            os.kill(leaving, getattr(signal, notice))
         assert job.end() == [0, 0, 0], job.told()
         assert any("leaves" in line for line in job.lines(leaving))
+        assert any(line.get("handled") for line in job.lines(leaving)) == (notice == "SIGTERM")
         assert job.check() == 50
         assert all(line["iteration"] == 50 for pid in (first, comes) for line in job.lines(pid) if "parameters" in line)
 
@@ -75,10 +88,48 @@ def test_a_hung_worker_is_left_out_and_returns(forks: Forks, tmp_path: Path) -> 
         assert any(line.get("completes", 0) > 6 for line in job.lines(hung))
 
 
+def test_the_only_worker_with_the_state_hangs(forks: Forks, tmp_path: Path) -> None:
+    """A worker that comes waits for the state instead of starting over."""
+    with run(forks, tmp_path, 1, pause_s=0.02, epochs=4, hang_s=1.0) as job:
+        first = job.start(stops=True)
+        job.until("completes", 2)
+        comes = job.start(seed=7)
+        job.until_told("could not be formed", comes)
+        os.kill(first, signal.SIGCONT)
+        assert job.end() == [0, 0], job.told()
+        assert job.check() == 40
+        assert any("completes" in line for line in job.lines(comes))
+
+
+def test_the_state_is_lost(forks: Forks, tmp_path: Path) -> None:
+    with run(forks, tmp_path, 1, max_workers=1) as job:
+        job.start(events={9: ["SIGKILL", "begin"]}, pause_s=0.1)
+        job.until("completes", 0)
+        job.start()
+        assert job.end() == [-signal.SIGKILL, 1], job.told()
+        assert "no living worker has the state" in job.told()
+
+
+def test_a_scheduler_outside_of_the_block(forks: Forks, tmp_path: Path) -> None:
+    with run(forks, tmp_path, 2, outside=True) as job:
+        job.start()
+        job.start()
+        assert job.end() == [1, 1], job.told()
+        assert job.told().count("stepped outside of `with job.step()`") >= 2
+
+
+def test_a_scaler_leaves_out_a_step(forks: Forks, tmp_path: Path) -> None:
+    with run(forks, tmp_path, 2, scaler=True, epochs=1) as job:
+        job.start()
+        job.start()
+        assert job.end() == [0, 0], job.told()
+        assert all(line["iteration"] == 10 for pid in job.pids for line in job.lines(pid) if "parameters" in line)
+
+
 def test_random_kills(forks: Forks, tmp_path: Path) -> None:
     """EVENSTEP_TESTS_KILLS kills, each followed by a worker that comes, among 4 to 8 workers."""
     kills, chance = int(os.environ.get("EVENSTEP_TESTS_KILLS", "2")), random.Random(7)  # noqa: S311
-    with run(forks, tmp_path, 6, pause_s=0.01, epochs=100_000) as job:
+    with run(forks, tmp_path, 6, pause_s=0.01, epochs=100_000, hang_s=300.0) as job:
         living = [job.start() for _ in range(6)]
         job.until("completes", 1)
         for _ in range(kills):

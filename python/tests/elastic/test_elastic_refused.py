@@ -39,6 +39,9 @@ def test_the_version_of_pytorch_decides() -> None:
         ({}, {"mesh": torch.nn}, "mesh"),
         ({}, {"min_workers": 4, "max_workers": 3}, "max_workers=3"),
         ({}, {"hang_s": 0.0}, "hang_s=0.0"),
+        ({}, {"hang_s": "60"}, "hang_s='60'"),
+        ({}, {"elastic": False, "min_workers": 2}, "min_workers=2 without elastic"),
+        ({}, {"elastic": False, "hang_s": 9.0}, "hang_s=9.0 without elastic"),
     ],
 )
 def test_settings(

@@ -1,10 +1,9 @@
 """A job whose workers join and leave, with no restart. Experimental."""
 
 import atexit
-import contextlib
 import logging
 import os
-import signal
+import random
 import sys
 import time
 from collections import deque
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from evenstep.elastic import keeper, reconfigure
 from evenstep.elastic.loader import ElasticLoader
 from evenstep.elastic.members import LeftOutError, Limits, Membership
+from evenstep.elastic.notices import Notices
 from evenstep.elastic.state import Shared, after
 from evenstep.elastic.sums import Said, Sums
 from evenstep.errors import EvenstepError, SettingError, UnsupportedError
@@ -38,8 +38,8 @@ _Model = TypeVar("_Model", bound=torch.nn.Module)
 #: Time that the end of a job waits for the predictor, in seconds.
 _CLOSE_S = 5.0
 
-#: Signals by which launchers and clouds announce that a process will end.
-_NOTICES = (signal.SIGTERM, signal.SIGUSR1)
+#: Number of failures with the same members, and of failed tries of this worker to become one, before an error.
+_FAILURES_MAX = 5
 
 
 class ElasticJob:
@@ -92,8 +92,12 @@ class ElasticJob:
         self._begun: Any = None
         self._step: Step | None = None
         self._noticed_s: float | None = None
-        self._leaves = False
-        self._handlers: dict[int, Any] = {}
+        self._notices = Notices()
+        #: The members that have failed, and how often in a row; the number of failed tries of this one.
+        self._failed: tuple[list[int], int] = ([], 0)
+        self._tries = 0
+        #: The states of the schedulers after the last iteration.
+        self._schedules = ""
         self._closed = False
         #: The batches that were read and did not begin.
         self.waiting: deque[Step] = deque()
@@ -142,7 +146,7 @@ class ElasticJob:
         self._shared.ahead = loader.ahead
         if self._state_given:
             self._shared.progress, _, _ = resumed(self._state_given, order)
-            self._shared.job, self._shared.has_state = self._state_given.get("job", self._shared.job), True
+            self._shared.job = self._state_given.get("job", self._shared.job)
         return loader
 
     def wrap(self, model: _Model, *, state: Sequence[Any], loss: Literal["mean", "sum"] = "mean") -> _Model:
@@ -184,11 +188,18 @@ class ElasticJob:
 
         Raises:
             SettingError: no batch was read.
-            UnsupportedError: the block has no backward pass, or not one step of each optimizer.
+            UnsupportedError: the block has no backward pass, or not one step of each optimizer, or a scheduler of
+                ``state=`` stepped outside of a block.
+            EvenstepError: the store of the job has ended.
             SystemExit: this worker got a notice and has left.
         """
         if not self.waiting:
             raise SettingError("step(): every batch read so far has begun: read the next one from job.loader first")
+        with self._reaches_store():
+            self._check_schedules()
+            yield from self._iteration()
+
+    def _iteration(self) -> Iterator[Step]:
         step = self._step = self.waiting.popleft()
         self._steps_of = dict.fromkeys(self._steps_of, 0)
         self._sums.begin(step)
@@ -206,12 +217,16 @@ class ElasticJob:
         finally:
             self._step = None
         self._noticed_s = self._noticed_s or time.monotonic()
+        # The error itself would keep this frame, and with it the failed collective, which blocks the new group.
+        failure = str(self._sums.failure)
         self._sums.undo()
+        self._check_schedules()
+        self._count(failure)
         self._regroup()
 
     def leave(self) -> None:
         """Ends this worker after the current iteration, as SIGTERM and SIGUSR1 do."""
-        self._leaves = True
+        self._notices.is_given = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the progress, the same on all workers, to save with model and optimizer."""
@@ -235,8 +250,7 @@ class ElasticJob:
             return
         self._closed = True
         atexit.unregister(self.close)
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        self._notices.ignore()
         if self._shared.source:
             self._shared.source.close(_CLOSE_S)
         if self._life:
@@ -263,14 +277,13 @@ class ElasticJob:
             raise SettingError("no model: call job.wrap(model, state=[optimizer]) before the loop")
         select_interface(os.environ)
         atexit.register(self.close)
-        for number in _NOTICES:
-            with contextlib.suppress(ValueError):  # Another thread than the main one.
-                self._handlers[number] = signal.signal(number, lambda *_: self.leave())
+        self._notices.catch()
         store = keeper.reach(self._host, self._port)
-        self._members = Membership(store, self._limits, self._check_notice)
-        self._enter()
-        reconfigure.open_group(store, self._members.number, self._limits.hang_s)
-        self._share(self._form)
+        self._members = Membership(store, self._limits, self._check_notice, self._shared.fits)
+        with self._reaches_store():
+            self._enter()
+            reconfigure.open_group(store, self._members.number, self._limits.hang_s)
+            self._share(self._form)
 
     @property
     def progress(self) -> Progress:
@@ -310,27 +323,35 @@ class ElasticJob:
         timer = timer_of(current_device())
         compute_s = timer.between(self._begun, timer.now())
         row = Report(step.iteration, step.local_batch, compute_s, self._loader_wait_s).to_row()
-        plan, has_new = None, False
+        plan, has_new, then = None, False, step.iteration + self._shared.ahead + 1
         if self._shared.source:
-            plan, has_new = self._shared.source.take(step.iteration + self._shared.ahead + 1), members.has_new()
-        return Said(self._leaves, has_new, row, plan or ())
+            has_new = members.has_new()
+            try:
+                plan = self._shared.source.take(then) if then < self._shared.end() else None
+            except Exception as error:
+                members.fail(f"plan= failed: {error!r}")
+                raise
+        return Said(self._notices.is_given, has_new, row, plan or ())
 
     def _is_seen(self) -> bool:
-        return bool(self._members and self._members.store.check([self._members.seen]))
+        return bool(self._members and self._members.has_failed())
 
     def _complete(self, step: Step) -> None:
         """Ends an iteration whose sums are complete."""
         heard = self._sums.heard
         if heard is None:
             raise UnsupportedError("`with job.step()` without a backward pass of the wrapped model: must have one")
-        if wrong := {count for count in self._steps_of.values() if count != 1}:
+        # A GradScaler leaves out a step on all members alike, because it sees the sums.
+        allowed = {0, 1} if any(isinstance(each, torch.amp.GradScaler) for each in self._shared.objects) else {1}
+        if wrong := {*self._steps_of.values()} - allowed:
             raise UnsupportedError(
                 f"`with job.step()` with {max(wrong)} steps of an optimizer: must have one of each optimizer in "
-                "job.wrap(state=..)"
+                "job.wrap(state=..); also put a GradScaler there"
             )
         self._sums.end()
         self._shared.progress = after(step)
-        self._shared.has_state, self._shared.last_batch = True, step.local_batch
+        self._shared.last_batch, self._failed = step.local_batch, ([], 0)
+        self._schedules = self._shared.scheduled()
         if self._noticed_s is not None:
             log.info(
                 "iteration %s: %s workers, %s ms after the failure was seen",
@@ -348,6 +369,7 @@ class ElasticJob:
         if self.is_over and self._members:
             # A member without the last sums need not wait for this one.
             self._members.finish()
+            self._notices.ignore()
         elif heard.leaving or heard.has_new:
             self._regroup()
 
@@ -364,18 +386,35 @@ class ElasticJob:
 
     def _check_notice(self) -> None:
         """Ends a wait in which no member computes."""
-        if self._leaves:
+        if self._notices.is_given:
             self._go()
 
     # A new generation.
 
     def _enter(self) -> None:
         members = self._joined()
-        number = members.take_number()
-        if self._life:
-            self._life.close()
-        self._life = keeper.live(members.store, self._host, str(number))
-        members.enter(self._options.settings.rank)
+        while True:
+            number = members.take_number()
+            former, self._life = self._life, keeper.live(members.store, self._host, str(number))
+            if former:
+                former.close()
+            try:
+                members.enter(self._options.settings.rank, self._options.cap)
+            except LeftOutError as error:
+                self._back_off(error)
+            else:
+                return
+
+    def _back_off(self, error: LeftOutError) -> None:
+        """Waits before this worker joins again: each try interrupts the others."""
+        self._tries += 1
+        if self._tries >= _FAILURES_MAX:
+            raise EvenstepError(f"this worker could not join the job {self._tries} times in a row: {error}") from error
+        log.warning("%s; it joins again", error)
+        until = time.monotonic() + 0.1 * 3**self._tries * random.uniform(0.5, 1.5)  # noqa: S311
+        while time.monotonic() < until:
+            self._check_notice()
+            time.sleep(0.02)
 
     def _joined(self) -> Membership:
         if self._members is None:
@@ -383,47 +422,79 @@ class ElasticJob:
         return self._members
 
     def _form(self) -> None:
+        self._sums.begun_s = time.monotonic()
         self._joined().form()
+
+    def _again(self) -> None:
+        """Becomes a member of the next generation."""
+        members = self._joined()
+        reconfigure.drop(members.generation + 1, members.number)
+        try:
+            members.next_generation(self._sums.begun_s, has_state=self._shared.has_state)
+        except LeftOutError as error:
+            self._shared.has_state = False
+            self._back_off(error)
+            self._enter()
+        self._form()
 
     def _regroup(self) -> None:
         """Continues with the members of the next generation."""
-        members = self._joined()
-
-        def again() -> None:
-            reconfigure.drop(members.generation + 1, members.number)
-            try:
-                members.next_generation(self._sums.begun_s)
-            except LeftOutError as error:
-                log.warning("%s; it joins again", error)
-                self._shared.has_state = False
-                self._enter()
-            members.form()
-
-        self._share(again)
+        self._share(self._again)
 
     def _share(self, form: Callable[[], None]) -> None:
         """Forms a generation and gives all of its members one state, again if another member is lost meanwhile.
 
         Raises:
-            EvenstepError: the store of the job has ended.
+            EvenstepError: the store of the job has ended, or the same members have failed too often.
         """
-        try:
-            form()
-            self._shared.agree(self._joined())
-        except EvenstepError:
-            raise
-        except RuntimeError as error:
+        while True:
             try:
-                self._joined().store.check(["any"])
-            except RuntimeError:
-                raise EvenstepError(
-                    f"the store of the elastic job at {self._host}:{self._port} has ended: its host is lost, or all "
-                    f"other workers have ended: {error}"
-                ) from error
-            log.warning("generation %s could not be formed: %s", self.generation, error)
-            self._regroup()
-            return
+                form()
+                self._shared.agree(self._joined())
+                break
+            except EvenstepError:
+                raise
+            except RuntimeError as error:
+                self._check_store(error)
+                log.warning("generation %s could not be formed: %s", self.generation, error)
+                self._count(str(error))
+                form = self._again
+        self._tries, self._schedules = 0, self._shared.scheduled()
         self.waiting.clear()
         if not dist.get_rank():
             count = dist.get_world_size()
             log.info("generation %s: %s workers from iteration %s on", self.generation, count, self.progress.iteration)
+
+    def _count(self, failure: str) -> None:
+        """Counts a failure, which may come from the script or the network and not from the end of a member."""
+        members = self._joined().members
+        before, count = self._failed
+        self._failed = (members, count + 1 if before == members else 1)
+        if self._failed[1] >= _FAILURES_MAX:
+            raise EvenstepError(
+                f"the same {len(members)} workers failed {_FAILURES_MAX} times in a row at iteration "
+                f"{self.progress.iteration}: {failure}"
+            )
+
+    @contextmanager
+    def _reaches_store(self) -> Iterator[None]:
+        try:
+            yield
+        except EvenstepError:
+            raise
+        except RuntimeError as error:
+            self._check_store(error)
+            raise
+
+    def _check_store(self, error: RuntimeError) -> None:
+        keeper.check(self._joined().store, f"{self._host}:{self._port}", error)
+
+    def _check_schedules(self) -> None:
+        """Fails if a worker that has just joined, or lacks the last sums, would have another learning rate."""
+        if self._shared.scheduled() != self._schedules:
+            why = (
+                "a scheduler of job.wrap(state=..) stepped outside of `with job.step()`, or before its optimizer: step "
+                "it at the end of the block, for example with `if step.is_last: scheduler.step()` once per epoch"
+            )
+            self._joined().fail(why)
+            raise UnsupportedError(why)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from contextlib import suppress
 from datetime import timedelta
 
@@ -28,6 +29,19 @@ _NAME_MAX = 256
 
 #: Seconds of silence, between probes, and number of probes after which the host of a worker is dead.
 _PROBES = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
+
+
+#: The connections of :func:`live` in this process.
+_LIVES: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
+
+
+def _close_lives() -> None:
+    """Closes copies in a forked child, such as a worker of a DataLoader, which may outlive its parent."""
+    for connection in list(_LIVES):
+        connection.close()
+
+
+os.register_at_fork(after_in_child=_close_lives)
 
 
 def dead(name: str) -> str:
@@ -69,7 +83,23 @@ def live(store: Store, host: str, name: str) -> socket.socket:
         connection.sendall(name.encode() + b"\n")
     except OSError as error:
         raise EvenstepError(f"the store of the elastic job at {host} has ended: {error}") from error
+    _LIVES.add(connection)
     return connection
+
+
+def check(store: Store, where: str, error: RuntimeError) -> None:
+    """Fails if an error came from the end of the store.
+
+    Raises:
+        EvenstepError: it has ended.
+    """
+    try:
+        store.check(["any"])
+    except RuntimeError:
+        raise EvenstepError(
+            f"the store of the elastic job at {where} has ended: its host is lost, or all other workers have ended: "
+            f"{error}"
+        ) from error
 
 
 def _start(host: str, port: int) -> bool:

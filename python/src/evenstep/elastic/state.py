@@ -17,6 +17,7 @@ from evenstep.elastic.sums import Sums
 from evenstep.errors import DivergedError, SettingError
 from evenstep.measure.device import current_device
 from evenstep.run.step import Step
+from evenstep.samples import shares
 from evenstep.samples.epoch import Epoch, Place
 from evenstep.samples.order import Order
 from evenstep.samples.progress import Progress
@@ -75,7 +76,8 @@ class Shared:
         """Gives all members the state of the one that is furthest, and the plans of the new generation."""
         order, rank = self.order, dist.get_rank()
         own = {
-            "iteration": self.progress.iteration if self.has_state else -1,
+            "iteration": self.progress.iteration,
+            "has_state": self.has_state,
             "alike": [repr(order), self.options.quantum, self.options.epochs, self._shapes()],
             "batch": self.last_batch,
             "cap": self.options.cap,
@@ -85,16 +87,18 @@ class Shared:
             "new_job": None if self.job else self._new_id(),
             "former": [*self.former, *self.names.values()],
         }
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, own)
-        iterations = [one["iteration"] for one in everyone]
-        source = iterations.index(max(iterations))
+        everyone = self.sums.gather(own)
+        # The checkpoint of a new member is older, or of another run.
+        able = [at for at, one in enumerate(everyone) if one["has_state"]]
+        source = max(able or range(len(everyone)), key=lambda at: int(everyone[at]["iteration"]))
         if own["alike"] != everyone[source]["alike"]:
             raise DivergedError(
                 f"this worker has {own['alike']} but the job has {everyone[source]['alike']}: must be the same"
             )
-        if min(iterations) < 0 or len(set(iterations)) > 1:
+        if len(able) < len(everyone) or len({one["iteration"] for one in everyone}) > 1:
             self._copy(source)
+        self.has_state = True
+        membership.has_begun()
         given = Counter(one["worker"] for one in everyone)
         # Without LOCAL_RANK, all processes of a node have the same name.
         names = {
@@ -123,42 +127,63 @@ class Shared:
             planned = self._given(first)
         self.plans = Plans(planned)
 
+    def scheduled(self) -> str:
+        """Returns the states of the schedulers, to compare."""
+        schedulers = [each for each in self.objects if isinstance(each, torch.optim.lr_scheduler.LRScheduler)]
+        return repr([each.state_dict() for each in schedulers])
+
+    def fits(self, caps: Sequence[int | None]) -> bool:
+        """Returns whether workers with these caps can compute the global batch."""
+        try:
+            shares.even(self.order.global_batch, caps, self.options.quantum)
+        except SettingError:
+            return False
+        return True
+
+    def end(self) -> int:
+        """Returns the number of iterations of the training."""
+        done, epochs = self.progress, self.options.epochs or 0
+        return done.iteration + (epochs - done.epoch) * self.order.steps - done.position
+
     def _given(self, first: int) -> list[tuple[int, Sequence[int]]]:
         """Returns the plans of the script's function on rank 0, which may differ on others."""
-        told: list[Any] = [None]
+        told: Any = None
         if self.source:
             try:
-                told = [[(at, self.source.given(at)) for at in range(first, first + self.ahead + 1)]]
-            except SettingError as error:
-                told = [str(error)]
-        dist.broadcast_object_list(told, src=0)
-        if isinstance(told[0], str):
-            raise SettingError(told[0])
-        return list(told[0])
+                until = max(first + 1, min(first + self.ahead + 1, self.end()))
+                told = [(at, self.source.given(at)) for at in range(first, until)]
+            except Exception as error:  # noqa: BLE001  # The script's own; all members end with it.
+                told = str(error) if isinstance(error, SettingError) else f"plan= failed: {error!r}"
+        told = self.sums.tell(told, 0)
+        if isinstance(told, str):
+            raise SettingError(told)
+        return list(told)
 
     def _copy(self, source: int) -> None:
         """Copies the state of a member to all. Nothing changes before all of it has arrived."""
-        own, tensors = dist.get_rank() == source, self.sums.tensors()
-        received = [tensor if own else torch.empty_like(tensor) for tensor in tensors]
-        for tensor in received:
-            dist.broadcast(tensor.contiguous() if own else tensor, source)
-        told: list[Any] = [None]
+        own, tensors, received = dist.get_rank() == source, self.sums.tensors(), []
+        for tensor in tensors:
+            # As bytes in the order of the shape: Gloo does not know all types, and knows no strides.
+            if own:
+                copy = tensor.contiguous().view(-1).view(torch.uint8)
+            else:
+                copy = torch.empty(tensor.numel() * tensor.element_size(), dtype=torch.uint8, device=tensor.device)
+                received.append(copy)
+            self.sums.send(copy, source)
+        told: Any = None
         if own:
             progress = self.progress
-            told[0] = (
+            told = (
                 [each.state_dict() for each in self.objects],
                 (progress.iteration, progress.epoch, progress.position, progress.sample),
-                self.last_batch,
             )
-        dist.broadcast_object_list(told, src=source)
+        states, progress_of = self.sums.tell(told, source)
         if not own:
-            states, progress_of, _ = told[0]
             for tensor, copy in zip(tensors, received, strict=True):
-                tensor.copy_(copy)
+                tensor.copy_(copy.view(tensor.dtype).view(tensor.shape))
             for each, state in zip(self.objects, states, strict=True):
                 each.load_state_dict(state)
             self.progress = Progress(*progress_of)
-        self.has_state = True
 
     def _shapes(self) -> list[Any]:
         return [(tuple(tensor.shape), str(tensor.dtype)) for tensor in self.sums.tensors()]

@@ -7,6 +7,7 @@ An iteration is complete for a member that has all sums. If another member has f
 others not. The state of one that has them is then the state of all (:mod:`evenstep.elastic.job`).
 """
 
+import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -224,6 +225,35 @@ class Sums:
                     torch.mul(parameter.grad.reshape(-1), weight, out=part)
             flats.append((flat, group))
         return flats
+
+    def gather(self, own: Any) -> list[Any]:
+        """Returns the objects of all members, by rank."""
+        data = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
+        sizes = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+        sizes[dist.get_rank()] = len(data)
+        self.begun_s = time.monotonic()
+        self._complete(dist.all_reduce(sizes, async_op=True))
+        whole = torch.zeros(int(sizes.sum()), dtype=torch.uint8)
+        parts = whole.split(sizes.tolist())
+        parts[dist.get_rank()].copy_(data)
+        self._complete(dist.all_reduce(whole, async_op=True))
+        return [pickle.loads(part.numpy().tobytes()) for part in parts]  # noqa: S301  # From the same job.
+
+    def send(self, tensor: torch.Tensor, source: int) -> None:
+        """Copies a tensor of bytes from a member to all."""
+        if tensor.numel():
+            self.begun_s = time.monotonic()
+            self._complete(dist.broadcast(tensor, source, async_op=True))
+
+    def tell(self, what: Any, source: int) -> Any:
+        """Returns the object of a member on all."""
+        is_own = dist.get_rank() == source
+        data = torch.frombuffer(bytearray(pickle.dumps(what)), dtype=torch.uint8)
+        size = torch.tensor([len(data)])
+        self.send(size, source)
+        data = data if is_own else torch.empty(int(size), dtype=torch.uint8)
+        self.send(data, source)
+        return what if is_own else pickle.loads(data.numpy().tobytes())  # noqa: S301  # From the same job.
 
     def _complete(self, work: Any) -> None:
         """Waits for a collective. Only one may be running: others would keep threads of a group that has changed.

@@ -118,10 +118,14 @@ def init(
     data_mesh = None if mesh is None else DataMesh.of(mesh)
     options = RunOptions(settings, plan, quantum, max_local_batch, job_options, timeout_s, epochs, data_mesh)
     if not elastic:
+        elastic_only = {"min_workers": (min_workers, 1), "max_workers": (max_workers, None), "hang_s": (hang_s, 60.0)}
+        for name, (value, default) in elastic_only.items():
+            if value != default:
+                raise SettingError(f"{name}={value} without elastic=True: pass both, or none")
         return Job(options)
     if max_workers is not None and max_workers < min_workers:
         raise SettingError(f"max_workers={max_workers}: must be at least min_workers={min_workers}")
-    if not 0 < hang_s < math.inf:
-        raise SettingError(f"hang_s={hang_s}: must be a number of seconds above 0")
+    if not isinstance(hang_s, (int, float)) or not 0 < hang_s < math.inf:
+        raise SettingError(f"hang_s={hang_s!r}: must be a number of seconds above 0")
     first = min(max(min_workers, settings.world_size), max_workers or sys.maxsize)
     return ElasticJob(options, Limits(min_workers, first, max_workers, hang_s))
