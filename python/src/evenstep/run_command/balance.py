@@ -13,7 +13,6 @@ from evenstep.exchange.given_plans import even_plan
 from evenstep.job.init import init
 from evenstep.run.loader import WEIGHTLESS_SAMPLES, Loader
 from evenstep.run_command import reductions, stock
-from evenstep.run_command.hugging_face import items_over_ranks
 from evenstep.run_command.options import Options
 from evenstep.samples.progress import Progress
 
@@ -138,7 +137,7 @@ class Balance:
         samples = turn.samples or min(WEIGHTLESS_SAMPLES, turn.step.global_batch)
         waits, self._checked = self._checked < _CHECKED, self._checked + 1
         try:
-            found = reductions.terms(loss, samples, items=items_over_ranks(), outputs=outputs, waits=waits)
+            found = reductions.terms(loss, samples, items=reductions.items_over_ranks(), outputs=outputs, waits=waits)
             why = "" if reductions.same(found, self._terms) else "another loss than with the script's own batches"
         except reductions.UnknownLossError as error:
             why = str(error)

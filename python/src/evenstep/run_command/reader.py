@@ -1,15 +1,29 @@
 """The iterator of a DataLoader that the script reads."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from evenstep.run_command.script import Script
+
+class Observer(Protocol):
+    """The observation of a script, as far as its readers need it."""
+
+    def reads_batch(self, reader: "Reader") -> Iterator[Any] | None:
+        """Learns that a batch will be read; returns an iterator that replaces the script's own."""
+
+    def local(self, own: int) -> int:
+        """Returns the number of this rank's samples if the script's own batch has this number."""
+
+    def read(self, reader: "Reader", batch: Any, own: int) -> None:
+        """Learns of a batch, and the number of samples in the script's own."""
+
+    def left(self, position: int, count: int) -> None:
+        """Learns that an epoch was left early."""
 
 
 class Reader:
     """An iterator of a DataLoader of the script."""
 
-    def __init__(self, script: "Script", loader: Any, source: Any, batches: Any) -> None:
+    def __init__(self, script: Observer, loader: Any, source: Any, batches: Any) -> None:
         """Reads from an iterator, which the script may replace within the epoch."""
         self._script, self.loader, self.source, self._batches = script, loader, source, batches
         #: Number of batches that were read, samples in them, and in the script's own ones; all, and in the last one.

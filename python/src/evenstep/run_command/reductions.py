@@ -4,17 +4,24 @@ Weights by local batches are right if a loss is a sum of PyTorch's own mean loss
 the batch. Nothing between a loss and the model's output may mix samples. Every other operation is refused.
 """
 
+import sys
 from collections.abc import Collection, Sequence
 from math import isclose, log2, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 #: A term of a loss: its function, the values for each sample, the other dimensions, and constant factors.
 Term = tuple[Any, ...]
 
 #: Marks the factors of PyTorch's own functions.
 _OWN = "own"
+
+#: Maximum number of callers of a backward pass in which Hugging Face's Trainer is looked for.
+_FRAMES_MAX = 32
 
 #: The divisor of losses that are sums over the items of all ranks.
 ITEMS = "items of all ranks"
@@ -300,3 +307,20 @@ def _below(node: Any) -> Any:
 
 def _is(node: Any, name: str) -> bool:
     return node is not None and _name(node) == name
+
+
+def items_over_ranks() -> float | None:
+    """Returns the number of items of all ranks by which a Trainer divides the loss whose backward pass begins.
+
+    None if no Trainer computes it, or if its loss is divided by another number.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # The only way to see who calls.
+    for _ in range(_FRAMES_MAX):
+        if frame is None:
+            return None
+        if frame.f_code.co_name == "training_step" and frame.f_globals.get("__name__") == "transformers.trainer":
+            trainer, items = frame.f_locals["self"], frame.f_locals.get("num_items_in_batch")
+            counts_all = trainer.args.average_tokens_across_devices and trainer.args.gradient_accumulation_steps == 1
+            return float(items) if items is not None and counts_all else None
+        frame = frame.f_back
+    return None

@@ -18,10 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from evenstep.errors import EvenstepError, UnsupportedError
-from evenstep.run_command import patches, reductions, stock, vote
+from evenstep.run_command import patches, reductions, stock
 from evenstep.run_command.balance import ADVICE, Balance, same_values, tensors
-from evenstep.run_command.hugging_face import items_over_ranks
-from evenstep.run_command.meetings import Meetings
+from evenstep.run_command.meetings import Meetings, decide
 from evenstep.run_command.options import Options
 from evenstep.run_command.reader import Reader
 from evenstep.run_command.watch import Watch
@@ -175,7 +174,7 @@ class Script:
             "the loss": repr(self._terms),
         }
         try:
-            why_not = vote.decide(self._store, self._name, self.rank, self.ranks, facts=facts, why_not=why_not)
+            why_not = decide(self._store, self._name, self.rank, self.ranks, facts=facts, why_not=why_not)
             if not why_not:
                 return self._begin(reader)
         except EvenstepError as error:
@@ -317,7 +316,7 @@ class Script:
             return
         samples = self._waiting[0][1] if self._waiting else 1
         try:
-            items = items_over_ranks()
+            items = reductions.items_over_ranks()
             self._losses.append(reductions.terms(values, samples, self._suspects(samples), items, outputs=outputs))
         except reductions.UnknownLossError as error:
             self._losses.append(str(error))
