@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PUBLIC = {
-    "evenstep": ["job/job.py:init", "job/job.py:Job", "run/loader.py:Loader", "run/step.py:Step", "run/measured.py:measure_costs"]
+    "evenstep": ["job/init.py:init", "job/job.py:Job", "elastic/job.py:ElasticJob", "run/loader.py:Loader", "run/step.py:Step", "run/measured.py:measure_costs"]
     + ["profiling/profiles.py:profile", "profiling/profiles.py:Profile"]
     + ["burst_parallel/model.py:burst", "burst_parallel/model.py:Burst", "errors.py:EvenstepError", "errors.py:SettingError"]
     + ["errors.py:RejectedError", "errors.py:DivergedError", "errors.py:UnsupportedError"],
@@ -27,7 +27,8 @@ def page(package: Path) -> str:
         for entry in names:
             file, name = entry.split(":")
             tree = ast.parse((package / file).read_text())
-            [found] = [node for node in tree.body if isinstance(node, Function | ast.ClassDef) and node.name == name]
+            # The last one: overloads come before the function.
+            *_, found = [node for node in tree.body if isinstance(node, Function | ast.ClassDef) and node.name == name]
             parts += list(_definition(found, module))
     return "\n".join(parts)
 
