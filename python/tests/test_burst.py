@@ -118,7 +118,7 @@ def equal_one_process(_rank: int, ranks: int) -> list[str]:
                     next(each.children()).requires_grad_(False)
                 if seed == 2:
                     [*each.children()][-1].requires_grad_(False)
-            # Every layer is a block of its own if only one tensor passes.
+            # Every layer is a separate block if only one tensor passes.
             cut.SUM_BYTES = 1 if seed % 2 else 25 << 20
             clip, loss = (0.05 if seed % 2 else None), ("sum" if seed == 3 else "mean")
             model = evenstep.burst(net, plan, loss="sum" if loss == "sum" else "mean")

@@ -1,4 +1,4 @@
-# ruff: noqa: INP001, ANN001, ANN002, ANN003, ANN202, ANN204, ANN205  # Python imports it as a module of its own; any version of Python.
+# ruff: noqa: INP001, ANN001, ANN002, ANN003, ANN202, ANN204, ANN205  # Any version of Python imports this file, without the package.
 # mypy: ignore-errors
 """Python imports this module when it starts in the environment of `evenstep run`; it imports nothing of evenstep.
 
